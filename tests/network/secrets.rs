@@ -113,6 +113,7 @@ impl Scene {
             hosts: hosts.collect(),
             usage: usage.parse().expect("a use"),
             ask: false,
+            limits: Vec::new(),
         };
         let about = cove_vault::About {
             org: &self.org,

@@ -1,5 +1,6 @@
 //! Secrets: kept sealed, bound to hosts and to one way of use, never shown.
 
+pub use cove_model::secret::{BudgetScope, BudgetUnit, SecretLimit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub struct SetSecret {
     /// Each use needs an approval.
     #[serde(default)]
     pub ask: bool,
+    /// What requests that use it may use in all, one limit for each unit and scope.
+    #[serde(default)]
+    #[schemars(length(max = cove_limits::SECRET_LIMITS_MAX))]
+    pub limits: Vec<SecretLimit>,
 }
 
 impl std::fmt::Debug for SetSecret {
@@ -58,6 +63,9 @@ pub struct Secret {
     /// Each use needs an approval.
     #[serde(default)]
     pub ask: bool,
+    /// What requests that use it may use in all, and what was used.
+    #[serde(default)]
+    pub budgets: Vec<SecretBudget>,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time when this version was set.
@@ -69,6 +77,23 @@ pub struct Secret {
     pub uses: u64,
 }
 
+/// A limit of a secret, and what was used of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretBudget {
+    /// What is counted.
+    pub of: BudgetUnit,
+    /// Who shares it.
+    pub per: BudgetScope,
+    /// The most that may be used.
+    pub max: u64,
+    /// What was used, with what is reserved for requests under way. Absent for `sandbox` where no sandbox is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// When `used` begins again at 0; absent where it never does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renews_at: Option<Timestamp>,
+}
+
 /// A sandbox that used a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretUser {
@@ -76,6 +101,9 @@ pub struct SecretUser {
     pub sandbox: String,
     /// Requests that the secret was put into.
     pub uses: u64,
+    /// What it used of the limits that each sandbox has by itself.
+    #[serde(default)]
+    pub budgets: Vec<SecretBudget>,
     /// Time of the last use.
     pub last_used_at: Timestamp,
 }

@@ -191,6 +191,11 @@ impl Control {
             async move { control.tend_secrets(&host).await }
         });
         let one = of(host);
+        self.on_and_on(loops, "budgets", move |control| {
+            let host = of(&one);
+            async move { control.tend_budgets(&host).await }
+        });
+        let one = of(host);
         self.every(loops, "reconcile", config.reconcile_every, move |control| {
             let host = of(&one);
             async move { control.reconcile(&host).await }

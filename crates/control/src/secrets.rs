@@ -17,9 +17,11 @@ use crate::principal::Principal;
 /// How often a secret is sealed again because another version came between.
 const TRIES_MAX: u32 = 4;
 
+mod budgets;
 mod given;
 mod telling;
 
+pub use budgets::SecretBudget;
 pub(crate) use given::{Furnished, Inside};
 pub(crate) use telling::Telling;
 
@@ -58,7 +60,9 @@ impl Control {
                 .collect();
             let asks = if request.binding.ask { ", asks" } else { "" };
             let usage = &request.binding.usage;
-            operation.detail = Some(format!("{usage} at {}{asks}", hosts.join(" ")));
+            let limits = request.binding.limits.iter();
+            let limits: String = limits.map(|limit| format!(", {limit}")).collect();
+            operation.detail = Some(format!("{usage} at {}{asks}{limits}", hosts.join(" ")));
             let outcome = control.try_set_secret(&principal, &request).await;
             if outcome.is_ok() {
                 control.spread_secrets(&principal.org).await;

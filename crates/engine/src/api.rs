@@ -12,10 +12,10 @@ use cove_model::{
     VolumeId,
 };
 use cove_runner_api::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostInventory,
-    HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals, Reinstate,
-    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUses,
-    SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    BudgetGrant, BudgetsWanted, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream,
+    HostIdentity, HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView,
+    Imported, Refusals, Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample,
+    SandboxView, SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
 };
 use tokio::task::spawn_blocking;
 
@@ -308,6 +308,16 @@ impl RunnerApi for Engine {
 
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.taken_secret_uses().await
+    }
+
+    async fn budgets_wanted(&self, wait_ms: u64) -> Result<BudgetsWanted, RunnerError> {
+        let wait = Duration::from_millis(wait_ms).min(EVENTS_WAIT_MAX);
+        Ok(self.inner.terminators.wanted(wait).await)
+    }
+
+    async fn grant_budgets(&self, grants: Vec<BudgetGrant>) -> Result<(), RunnerError> {
+        self.inner.terminators.grant(grants).await;
+        Ok(())
     }
 
     async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {

@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     pub network: Result<Arc<Network>, String>,
     /// Set when there is a network.
     pub gatekeeper: OnceLock<Arc<Gatekeeper>>,
-    pub terminators: crate::secrets::Terminators,
+    pub terminators: Arc<crate::secrets::Terminators>,
     pub visitors: Arc<crate::visitors::Visitors>,
     /// Refused packets, until somebody listens.
     denials: Mutex<Option<Denials>>,
@@ -396,7 +396,7 @@ impl Inner {
             counter: Counter::default(),
             tiers,
             network,
-            terminators: crate::secrets::Terminators::new(&config),
+            terminators: Arc::new(crate::secrets::Terminators::new(&config)),
             gatekeeper,
             visitors: Arc::default(),
             denials: Mutex::new(denials),

@@ -224,6 +224,9 @@ pub const SECRET_HOSTS_MAX: usize = 16;
 pub const SECRET_PLACE_MAX: usize = 64;
 /// How a secret is used, with the name of its place.
 pub const SECRET_USE_MAX: usize = 80;
+/// Limits of one secret, one for each unit and scope, and the largest of them, which every JSON number holds.
+pub const SECRET_LIMITS_MAX: usize = 9;
+pub const SECRET_LIMIT_MAX: u64 = 1_000_000_000_000_000;
 /// Secrets that one sandbox holds.
 pub const SECRETS_PER_SANDBOX_MAX: usize = 32;
 /// How long a request with a secret that asks is held until it is refused, unless the operator says otherwise.

@@ -9,15 +9,17 @@ use crate::id::{OrgId, SecretId};
 use crate::network::{EntryKind, Name, NetworkMode, NetworkPolicy};
 use crate::spec::{SpecError, check_absolute};
 
+mod budget;
 mod known;
 mod usage;
 
+pub use budget::{BLOCK_PART, BudgetScope, BudgetUnit, SecretLimit, block};
 pub use known::known_key;
 pub use usage::{AwsKeys, CodeField, SecretUse, TotpAlgorithm, TotpSeed};
 
 pub use cove_limits::{
-    SECRET_HOSTS_MAX, SECRET_NAME_MAX, SECRET_PLACE_MAX, SECRET_VALUE_MAX, SECRET_VALUE_MIN,
-    SECRETS_PER_SANDBOX_MAX,
+    SECRET_HOSTS_MAX, SECRET_LIMIT_MAX, SECRET_LIMITS_MAX, SECRET_NAME_MAX, SECRET_PLACE_MAX,
+    SECRET_VALUE_MAX, SECRET_VALUE_MIN, SECRETS_PER_SANDBOX_MAX,
 };
 
 /// Where HTTPS is, when a host says no port.
@@ -41,6 +43,9 @@ pub struct SecretBinding {
     /// Each use needs an approval.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask: bool,
+    /// What requests that use it may use in all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<SecretLimit>,
 }
 
 /// A secret in a sandbox: the place of its placeholder.
@@ -105,6 +110,13 @@ pub struct OrgSecrets {
 
 impl SecretBinding {
     pub fn check(&self) -> Result<(), SpecError> {
+        budget::check_limits(&self.limits)?;
+        if self.usage == SecretUse::Exposed && !self.limits.is_empty() {
+            return Err(refused(
+                "limits",
+                "an exposed secret cannot have limits: the sandbox has the value".into(),
+            ));
+        }
         if self.usage == SecretUse::Exposed && self.ask {
             return Err(refused(
                 "ask",
@@ -400,6 +412,7 @@ mod tests {
             ],
             usage: SecretUse::Bearer,
             ask: false,
+            limits: Vec::new(),
         };
         let policy = |mode, allow: &[&str]| NetworkPolicy {
             mode,

@@ -144,6 +144,10 @@ pub trait RunnerApi: Send + Sync + 'static {
     ) -> Result<BTreeMap<String, String>, RunnerError>;
     /// What was used since the last time.
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError>;
+    /// What sandboxes need of budgets of secrets, as soon as there is something, told once. What a host has of a
+    /// budget was granted to it; without a grant nothing with such a secret is sent.
+    async fn budgets_wanted(&self, wait_ms: u64) -> Result<BudgetsWanted, RunnerError>;
+    async fn grant_budgets(&self, grants: Vec<BudgetGrant>) -> Result<(), RunnerError>;
     /// Requests of an organisation's sandboxes with a secret that asks, and what was decided about them.
     async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError>;
     /// In force when this returns. Control says who may decide; the sandbox never does.

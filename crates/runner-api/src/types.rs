@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 pub use cove_model::egress::{
     EgressBatch, EgressEntry, EgressProtocol, EgressQuery, EgressVerdict, Refusals, RefusedName,
 };
+use cove_model::secret::BudgetUnit;
 use cove_model::{
     BootTime, ErrorCode, HostId, ImageId, OrgId, Refusal, Resources, SandboxId, SandboxSpec,
     SnapshotId, State, VolumeId,
@@ -188,6 +189,63 @@ pub struct SecretUseReport {
     pub count: u64,
     /// Milliseconds since 1970.
     pub last_used_ms: u64,
+}
+
+/// What a host needs of budgets of secrets, and what it gives back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetsWanted {
+    pub needs: Vec<BudgetNeed>,
+    pub back: Vec<BudgetBack>,
+}
+
+/// Requests on the host wait for a part of a budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetNeed {
+    pub org: OrgId,
+    /// The secret's name.
+    pub secret: String,
+    pub of: BudgetUnit,
+    /// A sandbox that asks.
+    pub sandbox: SandboxId,
+    /// It is for what this sandbox may use by itself, not for what all share.
+    pub own: bool,
+    pub need: u64,
+    /// What could be used soon besides.
+    pub more: u64,
+}
+
+/// A part of a budget that nobody used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetBack {
+    pub org: OrgId,
+    pub secret: String,
+    pub of: BudgetUnit,
+    /// Whose own it was; absent for what all share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxId>,
+    /// The day that it was given for, since 1970.
+    pub day: u32,
+    pub amount: u64,
+}
+
+/// A part of a budget that a host may use: it is counted as used already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetGrant {
+    pub org: OrgId,
+    pub secret: String,
+    pub of: BudgetUnit,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxId>,
+    pub amount: u64,
+    /// What is left besides.
+    pub left: u64,
+    /// Days since 1970.
+    pub day: u32,
+    /// How long it may be used.
+    pub lasts_ms: u64,
+    /// When what is left is more again, milliseconds since 1970; absent where it never is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renews_ms: Option<u64>,
 }
 
 /// What a sandbox that was set aside is to be, where its own record does not say.

@@ -17,8 +17,8 @@ use cove_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CreateRequest, EgressQuery, ImageOwner, ImageSource, Refusals, Reinstate, RollbackRequest,
-    SnapshotRequest, VolumeRequest,
+    BudgetGrant, CreateRequest, EgressQuery, ImageOwner, ImageSource, Refusals, Reinstate,
+    RollbackRequest, SnapshotRequest, VolumeRequest,
 };
 
 mod bounds;
@@ -167,6 +167,12 @@ enum Request {
         id: SandboxId,
     },
     SecretUses,
+    BudgetsWanted {
+        wait_ms: u64,
+    },
+    GrantBudgets {
+        grants: Vec<BudgetGrant>,
+    },
     Approvals {
         org: OrgId,
     },
@@ -204,6 +210,7 @@ impl Request {
             | Self::LogRefusals { .. }
             | Self::SetSecrets { .. }
             | Self::SecretUses
+            | Self::GrantBudgets { .. }
             | Self::DecideApproval { .. }
             | Self::CreateVolume { .. }
             | Self::AdoptVolume { .. }
@@ -230,6 +237,7 @@ impl Request {
             | Self::MakeSecretKeys { .. }
             | Self::RewrapSecretKeys { .. }
             | Self::ExposedSecrets { .. }
+            | Self::BudgetsWanted { .. }
             | Self::Approvals { .. }
             | Self::Identity
             | Self::Check

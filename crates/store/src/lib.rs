@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
 use cove_model::{
-    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, TemplateId, VolumeId,
+    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId, TemplateId, VolumeId,
 };
 use time::OffsetDateTime;
 
@@ -542,6 +542,22 @@ pub trait Store: ObjectTables {
     async fn note_secret_uses(&self, org: &OrgId, uses: &[SecretUsage]) -> Result<(), StoreError>;
     /// Who used it, the latest first.
     async fn secret_uses(&self, org: &OrgId, name: &str) -> Result<Vec<SecretUsage>, StoreError>;
+    /// Gives a host part of a budget, which counts as used from now on. Takers at once get no more than there is.
+    async fn take_budget(&self, want: &BudgetTaken) -> Result<BudgetGiven, StoreError>;
+    /// Takes back what a host was given, never more than that.
+    async fn return_budgets(
+        &self,
+        host: &HostId,
+        returned: &[BudgetReturned],
+    ) -> Result<(), StoreError>;
+    /// What was used of all budgets that sandboxes of the organisation share, on this day and in all.
+    async fn spent_budgets(&self, org: &OrgId, day: u32) -> Result<Vec<BudgetSpent>, StoreError>;
+    /// What single sandboxes used of the secret's budgets.
+    async fn spent_by_sandbox(
+        &self,
+        org: &OrgId,
+        secret: &SecretId,
+    ) -> Result<Vec<BudgetSpent>, StoreError>;
 
     /// Notes a reading of the host's clocks and answers how readings of its boot lie on the axis of time
     /// that passed. Within a boot that is exact; between two the wall clock counts, and never backwards.

@@ -1,6 +1,7 @@
 //! Every transaction the store knows, one struct each.
 
 pub mod audit;
+pub mod budgets;
 pub mod builds;
 pub mod events;
 pub mod hosts;

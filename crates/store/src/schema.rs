@@ -24,6 +24,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     BUILDS,
     FLEET,
     OBJECTS,
+    BUDGETS,
 ];
 
 /// Specs in rows may have a lease, which earlier programs refuse to read: they are told by the version.
@@ -260,6 +261,16 @@ const OBJECTS: &[&str] = &[
     "CREATE INDEX object_uses_by_chunk ON object_uses (org, digest)",
     "CREATE TABLE object_condemned (name TEXT PRIMARY KEY, at BIGINT NOT NULL)",
     "CREATE INDEX object_condemned_by_age ON object_condemned (at, name)",
+];
+
+/// What hosts took of budgets of secrets. Budgets of a sandbox have its id, those of a day its number.
+const BUDGETS: &[&str] = &[
+    "CREATE TABLE secret_spend (
+        org TEXT NOT NULL, secret TEXT NOT NULL, unit TEXT NOT NULL, sandbox TEXT NOT NULL,
+        day BIGINT NOT NULL, host TEXT NOT NULL, taken BIGINT NOT NULL,
+        PRIMARY KEY (secret, unit, sandbox, day, host))",
+    "CREATE INDEX secret_spend_by_org ON secret_spend (org, sandbox, day)",
+    "CREATE INDEX secret_spend_by_sandbox ON secret_spend (sandbox) WHERE sandbox <> ''",
 ];
 
 const FIRST: &[&str] = &[

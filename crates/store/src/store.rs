@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
 use cove_model::{
-    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SnapshotId, TemplateId, VolumeId,
+    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId, TemplateId, VolumeId,
 };
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, builds, events, hosts, image_jobs, images, keys, nodes, organisations, sandboxes,
-    secrets, shares, snapshots, ssh_keys, steady, sweep, templates, usage, volumes,
+    audit, budgets, builds, events, hosts, image_jobs, images, keys, nodes, organisations,
+    sandboxes, secrets, shares, snapshots, ssh_keys, steady, sweep, templates, usage, volumes,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
-    AuditHead, AuditJournal, AuditRecord, BootReading, BuildRecord, Created, FleetRecord,
-    HostPosition, IdempotencyKey, ImageGrant, ImageJobRecord, JoinTokenRecord, Joined,
-    JournalEntry, Key, Moment, NewEvent, NewTemplate, NodeRecord, Operations, Organisation, Page,
-    PageRequest, Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord,
-    SandboxRef, SandboxUsage, SecretRecord, SecretUsage, SnapshotChange, SnapshotCreated,
-    SnapshotFilter, SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store,
-    StoreError, StoredEvent, TemplateCreated, TemplateHint, TemplateKey, TemplateRecord,
-    TemplatesDoomed, Usage, UsageSample, VolumeCreated, VolumeDoomed, VolumeRecord, VolumeRef,
-    VolumeSample, VolumeUser,
+    AuditHead, AuditJournal, AuditRecord, BootReading, BudgetGiven, BudgetReturned, BudgetSpent,
+    BudgetTaken, BuildRecord, Created, FleetRecord, HostPosition, IdempotencyKey, ImageGrant,
+    ImageJobRecord, JoinTokenRecord, Joined, JournalEntry, Key, Moment, NewEvent, NewTemplate,
+    NodeRecord, Operations, Organisation, Page, PageRequest, Period, PortShare, Quota, Retention,
+    SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, SecretRecord,
+    SecretUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef,
+    SnapshotSample, SshKey, SteadyAxis, Store, StoreError, StoredEvent, TemplateCreated,
+    TemplateHint, TemplateKey, TemplateRecord, TemplatesDoomed, Usage, UsageSample, VolumeCreated,
+    VolumeDoomed, VolumeRecord, VolumeRef, VolumeSample, VolumeUser,
 };
 
 pub struct SqlStore<B> {
@@ -918,6 +918,33 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn secret_uses(&self, org: &OrgId, name: &str) -> Result<Vec<SecretUsage>, StoreError> {
         self.read(secrets::Uses(org.clone(), name.to_owned())).await
+    }
+
+    async fn take_budget(&self, want: &BudgetTaken) -> Result<BudgetGiven, StoreError> {
+        // A host that was told and uses it must not find it again after a power loss.
+        self.flushed(budgets::Take(want.clone())).await
+    }
+
+    async fn return_budgets(
+        &self,
+        host: &HostId,
+        returned: &[BudgetReturned],
+    ) -> Result<(), StoreError> {
+        let back = budgets::Return(host.clone(), returned.to_vec());
+        self.written(back).await
+    }
+
+    async fn spent_budgets(&self, org: &OrgId, day: u32) -> Result<Vec<BudgetSpent>, StoreError> {
+        self.read(budgets::Spent(org.clone(), day)).await
+    }
+
+    async fn spent_by_sandbox(
+        &self,
+        org: &OrgId,
+        secret: &SecretId,
+    ) -> Result<Vec<BudgetSpent>, StoreError> {
+        let spent = budgets::SpentBySandbox(org.clone(), secret.clone());
+        self.read(spent).await
     }
 
     async fn read_steady(&self, reading: &BootReading) -> Result<SteadyAxis, StoreError> {

@@ -12,6 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use zeroize::{Zeroize, Zeroizing};
 
 mod asked;
+mod wanted;
+
+pub use wanted::{Purse, WANTED_BYTES, WANTED_MAX, Wanted};
 
 pub use asked::{ASKED_MAX, Asked, is_shown_whole};
 
@@ -71,6 +74,23 @@ pub enum Call {
         approval: ApprovalId,
         decision: Decision,
     },
+    /// What budgets of secrets are short of, and what is given back; asked when the process has rung.
+    Wanted,
+    Grant(Vec<Granted>),
+}
+
+/// A part of a budget that the process may use: it is counted as used already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    pub purse: Purse,
+    pub amount: u64,
+    /// What is left besides.
+    pub left: u64,
+    /// Days since 1970; nothing of it is used after it has lasted.
+    pub day: u32,
+    pub lasts_ms: u64,
+    /// When what is left is more again, milliseconds since 1970; absent where it never is.
+    pub renews_ms: Option<u64>,
 }
 
 /// What came of a decision.
@@ -126,6 +146,7 @@ pub enum Reply {
     Value(Revealed),
     Asked(Vec<Asked>),
     Decided(Decided),
+    Wanted(Vec<Wanted>),
 }
 
 /// The value of an exposed secret. It is not shown when this is printed.
@@ -165,6 +186,13 @@ impl Reply {
                 let code = DECIDED.iter().position(|it| it == decided).unwrap_or(1);
                 vec![5, code as u8]
             }
+            Self::Wanted(wanted) => {
+                let mut bytes = vec![6];
+                for one in wanted.iter().take(WANTED_MAX) {
+                    one.encode(&mut bytes);
+                }
+                bytes
+            }
         }
     }
 
@@ -187,6 +215,14 @@ impl Reply {
                 Some(Self::Asked(asked))
             }
             [5, code] => DECIDED.get(usize::from(*code)).copied().map(Self::Decided),
+            [6, records @ ..] => {
+                let (records, rest) = records.as_chunks::<WANTED_BYTES>();
+                if !rest.is_empty() || records.len() > WANTED_MAX {
+                    return None;
+                }
+                let wanted = records.iter().map(Wanted::decode);
+                wanted.collect::<Option<_>>().map(Self::Wanted)
+            }
             [2, records @ ..] => {
                 let (records, rest) = records.as_chunks::<USE_BYTES>();
                 if !rest.is_empty() || records.len() > USES_MAX {
@@ -253,6 +289,7 @@ pub async fn read_reply(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Rep
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cove_model::secret::BudgetUnit;
 
     #[test]
     fn answers_have_one_form_each() {
@@ -270,6 +307,16 @@ mod tests {
             Reply::Asked(Vec::new()),
             Reply::Decided(Decided::Done),
             Reply::Decided(Decided::NotOnce),
+            Reply::Wanted(Vec::new()),
+            Reply::Wanted(vec![Wanted::Back {
+                purse: Purse {
+                    secret: 1,
+                    sandbox: None,
+                    of: BudgetUnit::Requests,
+                },
+                day: 20_000,
+                amount: 1,
+            }]),
         ] {
             let bytes = reply.encode();
             assert_eq!(Reply::decode(&bytes), Some(reply));
@@ -282,6 +329,10 @@ mod tests {
         assert!(!format!("{value:?}").contains("canary"));
         assert_eq!(Reply::decode(&[3; 4]), None);
         assert_eq!(Reply::decode(&[3; SECRET_VALUE_MAX + 2]), None);
+        assert_eq!(
+            Reply::decode(&vec![6; 1 + WANTED_BYTES * (WANTED_MAX + 1)]),
+            None
+        );
         assert_eq!(
             Reply::decode(&vec![2; 1 + USE_BYTES * (USES_MAX + 1)]),
             None

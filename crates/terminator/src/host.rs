@@ -1,7 +1,7 @@
 //! The engine's side of one organisation's process: starts it, tells it what it has to know, asks what it did.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
@@ -30,11 +30,13 @@ fn late(_: tokio::time::error::Elapsed) -> io::Error {
 }
 
 impl Process {
-    /// `listener` is where the gateway hands connections over; the process gets a copy.
+    /// `listener` is where the gateway hands connections over, and `bell` what the process rings when a budget is
+    /// short of something; the process gets copies.
     pub async fn launch(
         program: &[u8],
         start: &Start,
         listener: &UnixListener,
+        bell: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         let program = SealedProgram::new(program)?;
@@ -51,7 +53,7 @@ impl Process {
             stream: UnixStream::from_std(ours)?,
         };
         // The socket's buffer is empty, so this does not wait.
-        descriptor::send(process.stream.as_fd(), &[0], &[listener.as_fd()])?;
+        descriptor::send(process.stream.as_fd(), &[0], &[listener.as_fd(), bell])?;
         let started = async {
             call::write(&mut process.stream, start).await?;
             call::read_reply(&mut process.stream).await

@@ -81,8 +81,9 @@ fn run() -> io::Result<()> {
     let mut engine = UnixStream::from(fd);
     let mut sockets: Vec<OwnedFd> = Vec::new();
     descriptor::receive(&engine, &mut [0], &mut sockets)?;
-    let listener = sockets.pop().map(UnixListener::from);
-    let listener = listener.ok_or_else(|| io::Error::other("the parent sent no socket"))?;
+    let [listener, bell] = <[OwnedFd; 2]>::try_from(sockets)
+        .map_err(|_| io::Error::other("the parent sent no two sockets"))?;
+    let (listener, bell) = (UnixListener::from(listener), UnixStream::from(bell));
     let start: Start = call::read_blocking(&mut engine)?;
     std::fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
     // A session of its own, so that a terminal's signals do not reach it; already a leader is fine.
@@ -108,8 +109,11 @@ fn run() -> io::Result<()> {
     let served = runtime.block_on(async {
         listener.set_nonblocking(true)?;
         engine.set_nonblocking(true)?;
+        bell.set_nonblocking(true)?;
+        let bell = tokio::net::UnixStream::from_std(bell)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        serve(config, listener, tokio::net::UnixStream::from_std(engine)?).await
+        let engine = tokio::net::UnixStream::from_std(engine)?;
+        serve(config, listener, engine, bell).await
     });
     runtime.shutdown_background();
     served

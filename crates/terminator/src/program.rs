@@ -3,11 +3,13 @@
 mod answer;
 mod approvals;
 mod body;
+mod budgets;
 mod carry;
 mod certificates;
 mod chunks;
 mod decode;
 mod heads;
+mod meter;
 mod refusal;
 mod scrub;
 mod serve;

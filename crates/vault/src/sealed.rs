@@ -85,6 +85,7 @@ mod tests {
             hosts: vec![host.parse().unwrap()],
             usage: "bearer".parse().unwrap(),
             ask: false,
+            limits: Vec::new(),
         }
     }
 
@@ -110,6 +111,10 @@ mod tests {
             ask: true,
             ..bound.clone()
         };
+        let limited = SecretBinding {
+            limits: vec!["requests=1/day".parse().unwrap()],
+            ..bound.clone()
+        };
         for changed in [
             About {
                 org: &other,
@@ -125,6 +130,10 @@ mod tests {
             },
             About {
                 binding: &asking,
+                ..about.clone()
+            },
+            About {
+                binding: &limited,
                 ..about.clone()
             },
             About {

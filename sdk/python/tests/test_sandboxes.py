@@ -209,6 +209,15 @@ def test_secrets_are_kept_and_not_shown() -> None:
     for decide in (client.approve, client.deny):
         with pytest.raises(cove.NotFoundError):
             decide("apr_aaaaaaaaaaaaaaaaaaaa")
+    limits = [cove.SecretLimit("requests", per="day", max=10), cove.SecretLimit("bytes", per="sandbox", max=20)]
+    limited = client.set_secret("python-tests", value, hosts=["api.example.com"], limits=limits)
+    assert [(one.of, one.per, one.max, one.used) for one in limited.budgets] == [
+        ("requests", "day", 10, 0),
+        ("bytes", "sandbox", 20, None),
+    ]
+    assert limited.budgets[0].renews_at is not None and limited.budgets[1].renews_at is None
+    with pytest.raises(cove.InvalidRequestError):
+        client.set_secret("python-tests", value, hosts=["api.example.com"], limits=limits[:1] * 2)
     client.remove_secret("python-tests")
     assert "python-tests" not in [one.name for one in client.secrets()]
 

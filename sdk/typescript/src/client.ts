@@ -7,7 +7,7 @@ import { camel } from "./names.js";
 import { joined } from "./results.js";
 import { type ClientOptions, resolve, type Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
-import type { Approval, Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, Usage } from "./types.js";
+import type { Approval, Event, ImageInfo, Key, Scope, Secret, SecretLimit, SecretUser, SshKey, Usage } from "./types.js";
 import {
   ATTEMPTS_MAX,
   type Call,
@@ -180,15 +180,16 @@ export class Client {
    * Stores a secret, or a new value of one, for requests to `hosts`. `use` is its place in a request: `bearer`,
    * `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE`, or `exposed`,
    * without hosts, for a value that sandboxes hold themselves. With `ask` each request that uses it waits for
-   * `approve`.
+   * `approve`. `limits` bound what all requests that use it
+   * may use.
    */
   async setSecret(
     name: string,
     value: string,
-    options: Cancel & { hosts?: readonly string[]; use?: string; ask?: boolean },
+    options: Cancel & { hosts?: readonly string[]; use?: string; ask?: boolean; limits?: readonly SecretLimit[] },
   ): Promise<Secret> {
-    const { hosts = [], use = "bearer", ask = false } = options;
-    const json = { name, value, hosts: [...hosts], use, ask };
+    const { hosts = [], use = "bearer", ask = false, limits = [] } = options;
+    const json = { name, value, hosts: [...hosts], use, ask, limits: limits.map((limit) => ({ ...limit })) };
     return this._get<Secret>({ method: "POST", path: "/v1/secrets", json, signal: options.signal });
   }
 

@@ -5,9 +5,9 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * @description How the instructions of a virtual machine are executed.
-         *     - `kvm`: By the processor, with hardware virtualisation.
-         *     - `software`: By QEMU in software: slow, and used only if it is named.
+         * @description What executes the instructions of a virtual machine.
+         *     - `kvm`: The processor, by hardware virtualisation.
+         *     - `software`: QEMU, in software: slow, and had by name alone.
          * @enum {string}
          */
         Accel: "kvm" | "software";
@@ -61,7 +61,7 @@ export interface components {
         AddSshKey: {
             /**
              * Format: uint64
-             * @description Seconds until it expires; absent: when it is removed.
+             * @description Absent: until removed.
              */
             expires_in_s?: number | null;
             /** @description Name of the key. */
@@ -69,15 +69,12 @@ export interface components {
             /** @description The one line of a `.pub` file: ed25519 or ECDSA. */
             public_key: string;
         };
-        /** @description New owner of a quarantined resource. */
+        /** @description Who gets what is adopted. */
         AdoptQuarantined: {
-            /**
-             * @description Id of an organisation; default: the caller's own. A resource that has an owner goes back to
-             *     its owner.
-             */
+            /** @description Id of an organisation; default: the caller's own. What has an owner goes back to its owner. */
             org?: string | null;
         };
-        /** @description Amounts of the resources that a quota limits. */
+        /** @description An amount of what a quota counts. */
         Amount: {
             /**
              * Format: double
@@ -111,7 +108,7 @@ export interface components {
             body_bytes?: number | null;
             /** @description SHA-256 of the body, in hexadecimal digits. Absent if the body was not read: then the request cannot be approved once. */
             body_sha256?: string | null;
-            /** @description Time at which it is removed, with its decision. */
+            /** @description Time at which it is removed, with what was decided. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description Host, with its port if that is not 443. */
             host: string;
@@ -125,7 +122,7 @@ export interface components {
             sandbox: string;
             /** @description Name of the secret. */
             secret: string;
-            /** @description The decision. */
+            /** @description What was decided. */
             state: components["schemas"]["ApprovalState"];
             /**
              * Format: uint32
@@ -136,13 +133,13 @@ export interface components {
         /**
          * @description A decision.
          *     - `approve`: The request may be sent.
-         *     - `deny`: The request is refused; an earlier approval is revoked.
+         *     - `deny`: The request is refused; what was approved before is revoked.
          * @enum {string}
          */
         ApprovalDecision: "approve" | "deny";
         /**
-         * @description The decision.
-         *     - `pending`: No decision yet.
+         * @description What was decided.
+         *     - `pending`: Nothing yet.
          *     - `once`: Exactly this request may be sent once.
          *     - `timed`: All requests of the sandbox with the secret to the host may be sent until it expires.
          *     - `denied`: This request is refused until it expires.
@@ -153,18 +150,18 @@ export interface components {
         AttachQuery: {
             /**
              * Format: uint64
-             * @description Offset of standard error to start at.
+             * @description Offset of standard error to begin at.
              * @default 0
              */
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offset of standard output to start at.
+             * @description Offset of standard output to begin at.
              * @default 0
              */
             stdout_from: number;
         };
-        /** @description An organisation's chain of audit records: its beginning, its end, and whether it is intact. */
+        /** @description An organisation's chain of audit records: where it begins, where it ends, and whether it holds. */
         AuditChain: {
             /** @description The hash of that record. */
             anchor_hash: string;
@@ -173,17 +170,14 @@ export interface components {
              * @description The id of the last record that retention has removed, or 0.
              */
             anchor_sequence: number;
-            /** @description The problem with that record. */
+            /** @description What is wrong there. */
             broken?: string | null;
             /**
              * Format: uint64
-             * @description The first record that is missing or does not match the previous one.
+             * @description The first record that is missing or does not follow from the one before it.
              */
             broken_at?: number | null;
-            /**
-             * @description The hash of the last record. Store it elsewhere to detect that the whole chain was
-             *     rewritten.
-             */
+            /** @description The hash of the last record. Keep it elsewhere to detect that the whole chain was rewritten. */
             hash: string;
             /** @description Id of the organisation. */
             org: string;
@@ -194,18 +188,18 @@ export interface components {
             sequence: number;
             /**
              * Format: uint64
-             * @description Records up to this id are older than the chain and have no hash.
+             * @description Records up to this id are from before there were chains and have no hash.
              */
             unchained: number;
             /**
              * Format: uint64
-             * @description Number of verified records; absent if the chain was not checked.
+             * @description Records that hold together; absent where nobody looked.
              */
             verified?: number | null;
         };
         /** @description One line of an export (`Accept: application/x-ndjson`): the chain, then its records, oldest first. */
         AuditLine: components["schemas"]["AuditChain"] | components["schemas"]["AuditRecord"];
-        /** @description One call that changes something: who, what, from where, and its result. */
+        /** @description One mutating call: who, what, from where, and how it ended. */
         AuditRecord: {
             /** @description Name of the operation, like `sandbox.create`. */
             action: string;
@@ -214,8 +208,8 @@ export interface components {
             /** @description More about the operation. */
             detail?: string | null;
             /**
-             * @description SHA-256 of the previous record's hash and its own fields; absent in records that are older
-             *     than the chain.
+             * @description SHA-256 over the hash of the record before it and its own fields; absent in records from before
+             *     there were chains.
              */
             hash?: string;
             /**
@@ -227,36 +221,48 @@ export interface components {
             key?: string | null;
             /** @description Id of the request. */
             request_id?: string | null;
-            /**
-             * @description `ok` or the code of the error; for calls into a sandbox also `pending`, `not_done` or
-             *     `unknown`.
-             */
+            /** @description `ok` or the code of the error; of calls into a sandbox also `pending`, `not_done` or `unknown`. */
             result: string;
             /** @description Address that the call came from. */
             source?: string | null;
             /** @description What the operation was applied to. */
             target?: string | null;
         };
-        /** @description Automatic snapshots of the disk. One is taken only if something changed. */
+        /** @description Snapshots of the disk taken without being asked for, when something changed. */
         AutoSnapshot: {
-            /** @description Take one before each command. */
+            /** @description Before each command. */
             before_exec?: boolean;
             /**
              * Format: uint64
-             * @description Interval in seconds while it runs.
+             * @description At this pace while it runs.
              */
             every_s?: number | null;
             /**
              * Format: uint32
-             * @description Number of newest ones to keep; default: 10.
+             * @description So many of the newest are kept; default: 10.
              */
             keep?: number | null;
         };
+        /**
+         * @description Who shares a limit, and whether it renews.
+         *     - `sandbox`: Each sandbox by itself, over its whole life.
+         *     - `day`: All sandboxes of the organisation together, each day in UTC.
+         *     - `organisation`: All sandboxes of the organisation together, over the whole life of the secret.
+         * @enum {string}
+         */
+        BudgetScope: "sandbox" | "day" | "organisation";
+        /**
+         * @description What a limit counts.
+         *     - `requests`: Requests that the secret was put into.
+         *     - `bytes`: Bytes of these requests and of their answers.
+         * @enum {string}
+         */
+        BudgetUnit: "requests" | "bytes";
         /** @description A build. */
         Build: {
             /**
              * Format: uint64
-             * @description Steps taken from the cache.
+             * @description Steps taken from an earlier build.
              */
             cached: number;
             /** @description Time of creation. */
@@ -269,22 +275,21 @@ export interface components {
             id: string;
             /** @description Name of the template. */
             name: string;
-            /** @description State. */
+            /** @description How far it is. */
             state: components["schemas"]["BuildState"];
             /**
              * Format: uint64
-             * @description Steps started so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and
-             *     `WORKDIR`.
+             * @description Steps begun so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and `WORKDIR`.
              */
             steps: number;
-            /** @description Id of the version that it created. */
+            /** @description Id of the version that it made. */
             template?: string | null;
         };
-        /** @description Answer of `DELETE /v1/build-cache`. */
+        /** @description What was forgotten. */
         BuildCacheCleared: {
             /**
              * Format: uint64
-             * @description Number of deleted steps.
+             * @description States of steps.
              */
             steps: number;
         };
@@ -297,7 +302,7 @@ export interface components {
             line: number;
             /**
              * Format: uint64
-             * @description Milliseconds since the step started.
+             * @description Milliseconds since it began.
              */
             ms: number;
             /**
@@ -305,13 +310,13 @@ export interface components {
              * @description Number of the step, from 1.
              */
             number: number;
-            /** @description State. */
+            /** @description How far it is. */
             state: components["schemas"]["BuildStepState"];
             /** @description The instruction. */
             text: string;
             /**
              * Format: uint64
-             * @description Number of steps, as far as it is known.
+             * @description Steps in all, as far as it is known.
              */
             total: number;
             /**
@@ -340,7 +345,7 @@ export interface components {
         } | {
             /**
              * Format: uint64
-             * @description Number of bytes.
+             * @description So many bytes.
              */
             bytes: number;
             /**
@@ -370,28 +375,28 @@ export interface components {
             timeout_s?: number | null;
         };
         /**
-         * @description - `waiting`: Waiting for its context.
+         * @description - `waiting`: Its context is not there yet.
          * @enum {string}
          */
         BuildState: "running" | "done" | "failed" | "cancelled" | "waiting";
         /**
          * @description How far a step is.
-         *     - `started`: Running.
-         *     - `cached`: Its result was in the cache.
+         *     - `started`: It runs.
+         *     - `cached`: An earlier build had made it.
          *     - `done`: It succeeded.
-         *     - `failed`: It failed, and so did the build.
+         *     - `failed`: It failed, and the build with it.
          * @enum {string}
          */
         BuildStepState: "started" | "cached" | "done" | "failed";
         /** @description Builds, newest first. */
         Builds: {
-            /** @description The builds that are still recorded. */
+            /** @description The builds that are remembered. */
             items: components["schemas"]["Build"][];
         };
         /**
-         * @description The kind of a change.
-         *     - `ready`: The watch is ready; every later change is reported.
-         *     - `overflow`: Changes were lost because there were too many; list the directory again.
+         * @description What happened to a watched path.
+         *     - `ready`: The watch stands; every later change is reported.
+         *     - `overflow`: Changes came faster than they could be reported; look again.
          * @enum {string}
          */
         ChangeKind: "created" | "written" | "removed" | "renamed" | "attributes" | "ready" | "overflow";
@@ -406,13 +411,13 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description A context that keeps variables between runs. It is a process of the sandbox. */
+        /** @description Something that keeps what code defined, from run to run. It is a process of the sandbox. */
         CodeContext: {
             /** @description Working directory. */
             cwd: string;
-            /** @description Whether runs that name no context use it. */
+            /** @description The one that runs use which name none. */
             default: boolean;
-            /** @description Id; also the id of its process. */
+            /** @description Of its process, too. */
             id: string;
             /** @description Language of its code. */
             language: components["schemas"]["CodeLanguage"];
@@ -421,11 +426,11 @@ export interface components {
             /** @description User that the code runs as. */
             user: string;
         };
-        /** @description The end of a run. */
+        /** @description How a run ended. */
         CodeEnd: {
             /** @description The context it ran in. */
             context: string;
-            /** @description The context's process ended during the run; its variables are lost. */
+            /** @description The context's process ended with the run, and what it kept is gone. */
             context_ended: boolean;
             /**
              * Format: uint64
@@ -434,15 +439,15 @@ export interface components {
             duration_ms: number;
             /**
              * Format: int32
-             * @description Exit code of a shell's last command.
+             * @description Of a shell's last command.
              */
             exit_code?: number | null;
-            /** @description The code was interrupted after its timeout. */
+            /** @description The code was interrupted because its timeout was over. */
             timed_out: boolean;
-            /** @description Some output or results were too large and are left out. */
+            /** @description Some output or result was too much, and is not here. */
             truncated: boolean;
         };
-        /** @description The exception that the code raised. */
+        /** @description What the code threw. */
         CodeError: {
             /** @description Name of the exception. */
             name: string;
@@ -507,20 +512,20 @@ export interface components {
          * @enum {string}
          */
         CodeLanguage: "python" | "javascript" | "bash" | "typescript";
-        /** @description A result in all its formats. */
+        /** @description Something to show, in all the forms it has. */
         CodeOutput: {
-            /** @description Media type to content: text, base64 for binary formats (`image/png`), or JSON. */
+            /** @description Media type to text, to base64 where the form is bytes (`image/png`), to JSON where it is that. */
             data: {
                 [key: string]: unknown;
             };
             /** @description The value of the code's last expression. */
             main: boolean;
         };
-        /** @description The whole answer to a run. */
+        /** @description The one-piece answer to a run. */
         CodeResult: {
             /** @description The context it ran in. */
             context: string;
-            /** @description The context's process ended during the run; its variables are lost. */
+            /** @description The context's process ended with the run, and what it kept is gone. */
             context_ended: boolean;
             /**
              * Format: uint64
@@ -531,7 +536,7 @@ export interface components {
             error?: components["schemas"]["CodeError"] | null;
             /**
              * Format: int32
-             * @description Exit code of a shell's last command.
+             * @description Of a shell's last command.
              */
             exit_code?: number | null;
             /** @description Results that the code showed, in order. */
@@ -540,9 +545,9 @@ export interface components {
             stderr: string;
             /** @description Standard output of the code. */
             stdout: string;
-            /** @description The code was interrupted after its timeout. */
+            /** @description The code was interrupted because its timeout was over. */
             timed_out: boolean;
-            /** @description Some output or results were too large and are left out. */
+            /** @description Some output or result was too much, and is not here. */
             truncated: boolean;
         };
         /** @description Body of `POST /v1/builds`. The build begins when its context was sent with `PUT /v1/builds/{build}/context`. */
@@ -558,19 +563,19 @@ export interface components {
             defaults?: components["schemas"]["TemplateDefaults"];
             /** @description The text of the Dockerfile. */
             dockerfile: string;
-            /** @description The text of `.dockerignore`. */
+            /** @description The text of `.dockerignore`: what of the context is left out. */
             ignore?: string;
             /** @description Name of the template; it gets a new version. */
             name: string;
-            /** @description Network policy of the steps; default: `preset:packages`. */
+            /** @description What steps may reach; default: `preset:packages`. */
             network?: components["schemas"]["Network"] | null;
-            /** @description Run every step again, without the cache. */
+            /** @description Run every step, whatever earlier builds made. */
             no_cache?: boolean;
             /** @description Ask registries for images that are on the host already. */
             pull?: boolean;
             /** @description A server to run before the template's memory is captured: sandboxes begin with it running. */
             start?: components["schemas"]["BuildStart"] | null;
-            /** @description Tags to move to the new version; default: `latest`. */
+            /** @description Tags that point at the new version from then on; default: `latest`. */
             tags?: string[];
             /** @description Name or number of the stage to build; default: the last. */
             target?: string | null;
@@ -588,7 +593,7 @@ export interface components {
              * @default python
              */
             language: components["schemas"]["CodeLanguage"];
-            /** @description User name or number, optionally with `:group`. */
+            /** @description Name or number, with `:group` if wanted. */
             user?: string | null;
         };
         /** @description Body of `POST /v1/sandboxes/{id}/identity`. */
@@ -613,23 +618,23 @@ export interface components {
         CreateKey: {
             /**
              * Format: uint64
-             * @description Seconds until it expires; absent: when it is revoked.
+             * @description Absent: until revoked.
              */
             expires_in_s?: number | null;
             /** @description Name of the key. */
             name: string;
-            /** @description Organisation of the key, if it is another one; needs the scope `admin`. */
+            /** @description For another organisation; needs the scope `admin`. */
             org?: string | null;
             /** @description Binds the key to this sandbox, by id or name: nothing else exists for it. Not with the scope `admin`. */
             sandbox?: string | null;
-            /** @description Permissions of the key. */
+            /** @description What the key may do. */
             scopes: components["schemas"]["Scope"][];
         };
         /** @description Body of `POST /v1/orgs`. */
         CreateOrg: {
             /** @description Name, unique on the server. */
             name: string;
-            /** @description Quota; absent fields have their default. */
+            /** @description Quota; what is absent has its default. */
             quota?: components["schemas"]["QuotaRequest"] | null;
         };
         /** @description Body of `POST /v1/sandboxes`. Everything has a default. */
@@ -644,19 +649,19 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Identity of the sandbox: tokens from `http://cove.internal:16910/`. */
+            /** @description Lets the sandbox ask who it is, at `http://cove.internal:16910/`. */
             identity?: components["schemas"]["Identity"] | null;
             /** @description Name or id of an image; default: `debian`. */
             image?: string | null;
             /** @description The isolation tier: `container`, `gvisor`, `vm`, or `auto` for the strongest that the host has and the operator allows; default: the operator's choice, `container` unless changed. */
             isolation?: string | null;
-            /** @description Labels: key and value pairs for searches. */
+            /** @description Labels: key and value pairs to find it by. */
             labels?: {
                 [key: string]: string;
             };
             /** @description When to freeze, pause, stop or delete it automatically; default: never. */
             lifecycle?: components["schemas"]["LifecycleRequest"] | null;
-            /** @description With `snapshot`: continue its processes; without, it boots from its disk. */
+            /** @description With `snapshot`: go on with its processes; without, it boots from its disk. */
             memory?: boolean;
             /** @description Unique in the organisation: 1 to 63 lowercase letters, digits or dashes. */
             name?: string | null;
@@ -682,26 +687,26 @@ export interface components {
              *     and `env` is put over its variables.
              */
             template?: string | null;
-            /** @description User that commands run as; default: the image's user, else root. */
+            /** @description Who commands run as; default: the image's user, else root. */
             user?: string | null;
             /**
              * @description Volumes to mount. They are no part of its disk, nor of its snapshots. Absent with `snapshot`: those that the
              *     snapshot's sandbox had; with `template`: the template's; `[]`: none.
              */
             volumes?: components["schemas"]["Mount"][] | null;
-            /** @description Working directory of commands; default: the image's directory, else the user's home. */
+            /** @description Where commands start; default: the image's directory, else the user's home. */
             workdir?: string | null;
         };
         /** @description Body of `POST /v1/sandboxes/{id}/ssh`. */
         CreateSshToken: {
             /**
              * Format: uint64
-             * @description How long the token is valid, in seconds; default: an hour. Its sessions end with it.
+             * @description How long the token is good; default: an hour. Sessions it opened end with it.
              */
             expires_s?: number | null;
             /**
              * Format: uint64
-             * @description How long the token can be used to log in, in seconds, if that is shorter.
+             * @description How long the token lets its holder log in, when that is less than it is good for.
              */
             login_s?: number | null;
         };
@@ -712,35 +717,32 @@ export interface components {
         CreateTemplate: {
             /** @description Defaults of sandboxes made from it. */
             defaults?: components["schemas"]["TemplateDefaults"];
-            /** @description Sandboxes continue the snapshot's processes; without, they boot from its disk. */
+            /** @description Sandboxes go on with the snapshot's processes; without, they boot from its disk. */
             memory?: boolean;
-            /** @description Name: 1 to 63 lowercase letters, digits or dashes. An existing name gets a new version. */
+            /** @description 1 to 63 lowercase letters, digits or dashes. A name that is there already gets another version. */
             name: string;
-            /**
-             * @description Id or name of the snapshot that sandboxes start from. It cannot be deleted while the
-             *     template exists.
-             */
+            /** @description Id or name of the snapshot that sandboxes begin from. It cannot be deleted while the template is there. */
             snapshot: string;
-            /** @description Tags to move to the new version; default: `latest`. */
+            /** @description Tags that point at the new version from then on; default: `latest`. */
             tags?: string[];
         };
         /** @description Body of `POST /v1/volumes`. */
         CreateVolume: {
-            /** @description Id or name of a volume to copy, in its current state. */
+            /** @description Id or name of a volume to begin as a copy of, as it is at this moment. */
             from?: string | null;
             /** @description Unique among the organisation's volumes: 1 to 63 lowercase letters, digits or dashes. */
             name: string;
-            /** @description With `from`: make the copy read-only for ever. */
+            /** @description With `from`: a copy that nobody can write to, ever. */
             read_only?: boolean;
             /**
              * Format: uint64
-             * @description Size limit in MiB. Default: 10 GiB, or the size of `from`.
+             * @description What it may hold. Default: 10 GiB, or the size of `from`.
              */
             size_mb?: number | null;
         };
         /** @description Body of `POST /v1/approvals/{approval}`. */
         DecideApproval: {
-            /** @description The decision. */
+            /** @description What is decided. */
             decision: components["schemas"]["ApprovalDecision"];
             /**
              * Format: uint32
@@ -758,13 +760,10 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/templates/{template}`. */
         DeleteTemplate: {
-            /**
-             * @description With a name alone: delete all of its versions. Without, a name with several versions is
-             *     refused.
-             */
+            /** @description With a name alone: all of its versions. Without, a name that has several is refused. */
             all?: boolean;
         };
-        /** @description One decision. A connection has a second entry when it has ended, with its bytes and a new `id`. */
+        /** @description One decision. A connection comes again when it is over, with the bytes it carried and a new `id`. */
         EgressEntry: {
             /** @description Destination address, if it is known. */
             address?: string | null;
@@ -772,10 +771,10 @@ export interface components {
             at: components["schemas"]["Timestamp"];
             /**
              * Format: uint64
-             * @description Increases; pass the last one as `after` to continue.
+             * @description Grows; pass the last one seen as `after` to go on.
              */
             id: number;
-            /** @description The requested host name, if there is one. */
+            /** @description The name asked for or spoken to, where there is one. */
             name?: string | null;
             /**
              * Format: uint16
@@ -789,11 +788,11 @@ export interface components {
              * @description Bytes received.
              */
             received_bytes: number;
-            /** @description The entry of the policy that allowed it, or why it was denied. */
+            /** @description The entry of the policy that allowed it, or why nothing did. */
             rule: string;
             /**
              * Format: uint64
-             * @description Bytes sent, once a connection has ended.
+             * @description Bytes carried, once a connection is over.
              */
             sent_bytes: number;
             /** @description Whether it was allowed. */
@@ -807,7 +806,7 @@ export interface components {
              */
             type: "lost";
         };
-        /** @description The kept entries. */
+        /** @description What is kept now. */
         EgressList: {
             /** @description The entries, oldest first. */
             items: components["schemas"]["EgressEntry"][];
@@ -815,7 +814,7 @@ export interface components {
             lost: boolean;
             /**
              * Format: uint64
-             * @description Pass it as `after` to continue.
+             * @description Pass as `after` to read on.
              */
             next: number;
         };
@@ -828,17 +827,17 @@ export interface components {
         EgressQuery: {
             /**
              * Format: uint64
-             * @description Start after this entry.
+             * @description Begin after this entry.
              */
             after?: number | null;
             /**
-             * @description Wait for new entries, one JSON value per line.
+             * @description Wait for more, one JSON value a line.
              * @default false
              */
             follow: boolean;
             /**
              * Format: uint32
-             * @description Maximum number of entries; default: 100.
+             * @description Entries at most; default: 100.
              */
             limit?: number | null;
             /** @description Only this name and names below it. */
@@ -854,7 +853,7 @@ export interface components {
          */
         EgressVerdict: "allowed" | "denied";
         /**
-         * @description Encoding of output in JSON.
+         * @description How output travels in JSON.
          * @enum {string}
          */
         Encoding: "text" | "base64";
@@ -875,31 +874,31 @@ export interface components {
             error: components["schemas"]["ErrorDetail"];
         };
         /**
-         * @description Stable names of errors. They are never renamed.
-         *     - `malformed_request`: Malformed HTTP or JSON.
-         *     - `unauthenticated`: The key is missing, unknown, expired or revoked.
-         *     - `forbidden`: The key's scopes do not allow this.
-         *     - `quota_exceeded`: The organisation's quota would be exceeded.
-         *     - `permission_denied`: The user in the sandbox lacks the permission for the path.
-         *     - `path_not_found`: The path does not exist in the sandbox.
+         * @description Stable names of what can go wrong. Never renamed, only added to.
+         *     - `malformed_request`: Not HTTP or JSON as it should be.
+         *     - `unauthenticated`: No key, or one that is not known, expired or revoked.
+         *     - `forbidden`: The key's scopes do not cover this.
+         *     - `quota_exceeded`: The organisation's quota would be passed.
+         *     - `permission_denied`: The user inside the sandbox may not do this to the path.
+         *     - `path_not_found`: The sandbox is there, the path inside is not.
          *     - `request_timeout`: The client took too long to send its request.
-         *     - `conflict`: The present state does not allow it.
-         *     - `stale`: Another request changed the same resource.
+         *     - `conflict`: The state of things does not allow it now.
+         *     - `stale`: Somebody changed the same thing at the same time.
          *     - `in_use`: Something still uses it.
-         *     - `not_capturable`: A process in the sandbox cannot be captured with its memory.
-         *     - `unfit_host`: The captured memory needs a feature that this host lacks.
+         *     - `not_capturable`: Something inside cannot be captured with its memory.
+         *     - `unfit_host`: Captured memory asks for what this host lacks.
          *     - `unchanged`: Nothing changed since the last snapshot.
          *     - `idempotency_key_reused`: An idempotency key was used before with another request.
-         *     - `process_gone`: The process has ended, or does not have the requested stream.
-         *     - `invalid_request`: The request is well-formed and has an invalid value.
-         *     - `too_many_processes`: The sandbox has its maximum number of processes.
+         *     - `process_gone`: The process is over, or never had what was asked for.
+         *     - `invalid_request`: Understood, and refused for what it says.
+         *     - `too_many_processes`: The sandbox may have no more processes.
          *     - `limit_reached`: A limit inside the sandbox was reached.
-         *     - `unsupported`: This server cannot do it.
-         *     - `guest_unreachable`: The sandbox runs, but its guest program does not answer.
-         *     - `port_closed`: The port in the sandbox does not accept connections.
-         *     - `no_capacity`: The host lacks a resource now.
-         *     - `unavailable`: The server is shutting down or overloaded.
-         *     - `timed_out`: The work did not finish in time.
+         *     - `unsupported`: Known, and not possible here or not yet.
+         *     - `guest_unreachable`: The sandbox runs, but what is inside does not answer.
+         *     - `port_closed`: The port inside does not take connections.
+         *     - `no_capacity`: The host is short of something now.
+         *     - `unavailable`: The server is ending or already does too much.
+         *     - `timed_out`: The work was not done in its time.
          *     - `disk_full`: The sandbox's disk is full.
          * @enum {string}
          */
@@ -917,13 +916,13 @@ export interface components {
             /** @description Id of the request, also in the server's log. */
             request_id: string;
         };
-        /** @description An event of a sandbox. */
+        /** @description Something that happened to a sandbox. */
         Event: {
             /** @description Time of the event. */
             at: components["schemas"]["Timestamp"];
             /**
              * Format: uint64
-             * @description Increases; pass the last one as `Last-Event-ID` to continue after it.
+             * @description Grows; pass the last one seen as `Last-Event-ID` to go on after it.
              */
             id: number;
             /** @description Id of the sandbox. */
@@ -1057,7 +1056,7 @@ export interface components {
         } | {
             /** @description Id of the approval. */
             approval: string;
-            /** @description The decision. */
+            /** @description What was decided. */
             decision: components["schemas"]["ApprovalState"];
             /**
              * @description Always `approval_decided`.
@@ -1069,11 +1068,11 @@ export interface components {
         EventsQuery: {
             /**
              * Format: uint64
-             * @description Start after this event; the header `Last-Event-ID` does the same and has precedence.
+             * @description Begin after this event; the header `Last-Event-ID` does the same and wins.
              */
             after?: number | null;
             /**
-             * @description Wait for new events. Without it, the answer is a list of the kept events.
+             * @description Wait for more. Without it, what is there now as one list.
              * @default false
              */
             follow: boolean;
@@ -1082,42 +1081,36 @@ export interface components {
         Exec: {
             /** @description Program and arguments, run without a shell. */
             argv?: string[] | null;
-            /** @description Command line for the user's login shell. */
+            /** @description Given to the user's login shell. */
             command?: string | null;
             /** @description Working directory; default: that of the sandbox. */
             cwd?: string | null;
-            /**
-             * @description Encoding of output in the whole answer: text (bytes that are not UTF-8 are replaced), or
-             *     base64.
-             */
+            /** @description How the one-piece answer carries output: text (what is not UTF-8 is replaced), or base64. */
             encoding?: components["schemas"]["Encoding"] | null;
             /** @description Environment variables. */
             env?: {
                 [key: string]: string;
             };
-            /**
-             * @description Kill the command when this connection is lost. Otherwise it keeps running and can be
-             *     followed again.
-             */
+            /** @description End the command when this connection is lost. Otherwise it goes on and can be found again. */
             kill_on_disconnect?: boolean;
             /** @description The command's whole standard input, as text. */
             stdin?: string | null;
             /** @description The same, base64; for bytes that are not text. */
             stdin_base64?: string | null;
-            /** @description Keep its input open for `POST …/stdin`; only with a live answer. */
+            /** @description Keep its input open for `POST …/stdin`; only where the answer is live. */
             stdin_open?: boolean;
-            /** @description A word for listings; it does not change the command. */
+            /** @description Shown in listings; does not change what runs. */
             tag?: string | null;
             /**
              * Format: uint64
-             * @description Time in milliseconds after which the command's process group is killed.
+             * @description At its end the command's whole process group is ended.
              */
             timeout_ms?: number | null;
-            /** @description User name or number, optionally with `:group`. */
+            /** @description Name or number, with `:group` if wanted. */
             user?: string | null;
         };
         /**
-         * @description The whole answer to exec.
+         * @description The one-piece answer to exec.
          * @example {
          *       "duration_ms": 3,
          *       "encoding": "text",
@@ -1142,13 +1135,10 @@ export interface components {
             encoding: components["schemas"]["Encoding"];
             /**
              * Format: int32
-             * @description Exit code; 128 + the signal's number if a signal ended it.
+             * @description 128 + the signal's number when one ended it, as shells do.
              */
             exit_code: number;
-            /**
-             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
-             *     is off.
-             */
+            /** @description What to do about a failure, where the server knows; for example that the network of the sandbox is off. */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1160,7 +1150,7 @@ export interface components {
              * @description With `oom`: the most memory the sandbox used.
              */
             memory_peak_bytes?: number | null;
-            /** @description The kernel killed it because memory was exhausted. */
+            /** @description The kernel killed it for memory. */
             oom: boolean;
             /** @description Id of the process, for its record. */
             process: string;
@@ -1180,12 +1170,12 @@ export interface components {
             stdout: string;
             /**
              * Format: uint64
-             * @description Bytes written to standard output, kept or not.
+             * @description All that the command wrote, kept or not.
              */
             stdout_bytes: number;
-            /** @description The command was killed after its timeout. */
+            /** @description The command was ended because its timeout was over. */
             timed_out: boolean;
-            /** @description Output was longer than an answer can be; this is its first part. */
+            /** @description Output was longer than the answer may be; the first part is here. */
             truncated: boolean;
         };
         /** @description How a command ended. */
@@ -1197,13 +1187,10 @@ export interface components {
             duration_ms: number;
             /**
              * Format: int32
-             * @description Exit code; 128 + the signal's number if a signal ended it.
+             * @description 128 + the signal's number when one ended it, as shells do.
              */
             exit_code: number;
-            /**
-             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
-             *     is off.
-             */
+            /** @description What to do about a failure, where the server knows; for example that the network of the sandbox is off. */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1215,7 +1202,7 @@ export interface components {
              * @description With `oom`: the most memory the sandbox used.
              */
             memory_peak_bytes?: number | null;
-            /** @description The kernel killed it because memory was exhausted. */
+            /** @description The kernel killed it for memory. */
             oom: boolean;
             /**
              * Format: int32
@@ -1229,10 +1216,10 @@ export interface components {
             stderr_bytes: number;
             /**
              * Format: uint64
-             * @description Bytes written to standard output, kept or not.
+             * @description All that the command wrote, kept or not.
              */
             stdout_bytes: number;
-            /** @description The command was killed after its timeout. */
+            /** @description The command was ended because its timeout was over. */
             timed_out: boolean;
         };
         /** @description One line of a watch. */
@@ -1243,10 +1230,10 @@ export interface components {
             from?: string | null;
             /** @description Absolute path. */
             path?: string;
-            /** @description The kind of the change. */
+            /** @description What happened. */
             type: components["schemas"]["ChangeKind"];
         };
-        /** @description The metadata of a path. */
+        /** @description What is at a path. */
         FileInfo: {
             /**
              * Format: uint32
@@ -1296,37 +1283,37 @@ export interface components {
             /** @description Name of the check. */
             name: string;
         };
-        /** @description Body of `POST …/fork`; optional. */
+        /** @description Body of `POST …/fork`; may be left out. */
         Fork: {
             /**
              * Format: uint32
-             * @description Number of copies; default: 1.
+             * @description Children; default: one.
              */
             count?: number | null;
-            /** @description Labels in addition to the parent's. */
+            /** @description Added to the parent's. */
             labels?: {
                 [key: string]: string;
             };
-            /** @description Lease of each copy; absent: they have none. */
+            /** @description Lease of each child; absent: they have none, whatever the parent has. */
             lease?: components["schemas"]["LeaseRequest"] | null;
-            /** @description The copies continue the parent's processes; without, they boot from its disk. */
+            /** @description The children go on with the parent's processes; without, they boot from its disk. */
             memory?: boolean;
-            /** @description Name of the copy; several are called `name-1`, `name-2` and so on. */
+            /** @description Of the only child; several are called `name-1`, `name-2` and so on. */
             name?: string | null;
         };
-        /** @description One copy of a fork, or why it could not be created. */
+        /** @description One child of a fork, or why there is none. */
         Forked: {
             /** @description A copy. */
             sandbox: components["schemas"]["Sandbox"];
         } | {
-            /** @description Why the copy could not be created. */
+            /** @description Why a copy could not be made. */
             error: components["schemas"]["ErrorDetail"];
         };
         /**
-         * @description An operation that a sandbox may do to itself.
+         * @description What a sandbox may do to itself.
          *     - `snapshot`: Take a snapshot of its disk.
          *     - `fork`: Make a copy of itself.
-         *     - `keep_awake`: Postpone its idle rules.
+         *     - `keep_awake`: Keep its idle policy from putting it away.
          *     - `label`: Change its labels.
          *     - `end`: Delete itself.
          * @enum {string}
@@ -1341,22 +1328,19 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/sandboxes/{id}` and `DELETE …/lease`. */
         HolderQuery: {
-            /** @description Apply it only if this holder has the lease of the sandbox; otherwise the answer is 409. */
+            /** @description Only if the sandbox has a lease of this holder; otherwise the answer is 409. */
             holder?: string | null;
         };
         /** @description The identity of a sandbox: with it, the metadata endpoint is there inside. */
         Identity: {
-            /** @description Operations that it may do to itself. Default: none. */
+            /** @description What it may do to itself. Default: nothing. */
             grants?: components["schemas"]["Grant"][];
-            /**
-             * @description Person or service that it acts for; a claim of its tokens. Needs a key with the scope
-             *     `admin`, because verifiers trust it.
-             */
+            /** @description For whom it acts; a claim of its tokens. Needs a key with the scope `admin`: verifiers take it for true. */
             on_behalf_of?: string | null;
-            /** @description Its task; a claim of its tokens. */
+            /** @description What it works on; a claim of its tokens. */
             task?: string | null;
         };
-        /** @description A public key in the format of RFC 7517. */
+        /** @description A public key, as RFC 7517 writes it. */
         IdentityKey: {
             /** @description Signature algorithm. */
             alg: string;
@@ -1373,14 +1357,14 @@ export interface components {
         };
         /** @description Answer of `GET /.well-known/jwks.json`: the public keys that check tokens. */
         IdentityKeys: {
-            /** @description Public keys that sign tokens, or signed them recently. */
+            /** @description Public keys that sign tokens, or did so recently. */
             keys: components["schemas"]["IdentityKey"][];
         };
-        /** @description A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256. */
+        /** @description A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256. */
         IdentityToken: {
             /** @description Audience of the token. */
             audience: string;
-            /** @description Time when it expires. */
+            /** @description Time after which it is not valid any more. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`. */
             issuer: string;
@@ -1412,7 +1396,7 @@ export interface components {
             /** @description `registry`, `bootstrap` or `import`. */
             source: string;
         };
-        /** @description Image settings of a Dockerfile. None of these commands runs by itself: see `start` of a build. */
+        /** @description What a Dockerfile says of an image. Nothing of it runs by itself: see `start` of a build. */
         ImageConfig: {
             /** @description `CMD`. */
             cmd?: string[];
@@ -1426,7 +1410,7 @@ export interface components {
             labels?: {
                 [key: string]: string;
             };
-            /** @description `ONBUILD`: instructions for builds that start from this image. */
+            /** @description `ONBUILD`: instructions for builds that begin from this. */
             onbuild?: string[];
             /** @description `SHELL`. */
             shell?: string[] | null;
@@ -1445,14 +1429,11 @@ export interface components {
                 [key: string]: string;
             };
         };
-        /**
-         * @description The progress of an image job. Each line of a live answer is one of these; the last is not
-         *     `running`.
-         */
+        /** @description An image on its way. Each line of a live answer is one of these; the last is not `running`. */
         ImageJob: {
             /**
              * Format: uint64
-             * @description Bytes done in the current stage.
+             * @description Bytes done in the present stage.
              */
             done_bytes: number;
             /** @description Why the job failed. */
@@ -1463,13 +1444,13 @@ export interface components {
             image?: components["schemas"]["Image"] | null;
             /** @description Name of the image. */
             name: string;
-            /** @description Current stage, as text for people. */
+            /** @description For a person: what is done now. */
             stage: string;
             /** @description State of the job. */
             state: components["schemas"]["JobState"];
             /**
              * Format: uint64
-             * @description Bytes of the current stage, if known.
+             * @description Bytes of the present stage, if known.
              */
             total_bytes?: number | null;
             /** @description Problems that did not stop the job. */
@@ -1480,9 +1461,9 @@ export interface components {
             /** @description Name, unique in the organisation. */
             name?: string | null;
         };
-        /** @description The result of an import. */
+        /** @description What came of an import. */
         Imported: {
-            /** @description Why the memory in the file was left out, if it was. */
+            /** @description Why the memory in the file was left out, when it was. */
             memory_refused?: string | null;
             /** @description The snapshot. */
             snapshot: components["schemas"]["Snapshot"];
@@ -1495,13 +1476,13 @@ export interface components {
             message: string;
         };
         /**
-         * @description State of an image job.
+         * @description How far an image on its way is.
          * @enum {string}
          */
         JobState: "running" | "done" | "failed";
-        /** @description The request of `cove node join`. */
+        /** @description A host that joins, as `cove node join` sends it. */
         JoinNode: {
-            /** @description Host and port at which the server reaches the node. */
+            /** @description Where the server reaches the node: host and port. */
             address: string;
             /** @description Id of the host. */
             host: string;
@@ -1514,14 +1495,14 @@ export interface components {
             /** @description Id of the token. */
             token: string;
         };
-        /** @description A token with which one host joins. Shown once. */
+        /** @description A token by which one host joins. Shown once. */
         JoinToken: {
-            /** @description Time when it expires. */
+            /** @description When it expires. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description The token, for `cove node join`. */
             token: string;
         };
-        /** @description Answer to a host that joined. */
+        /** @description What a host that joined gets. */
         JoinedNode: {
             /** @description Certificate of the fleet's authority, PEM. */
             authority: string;
@@ -1548,23 +1529,23 @@ export interface components {
             org: string;
             /** @description Time when it was revoked. */
             revoked_at?: components["schemas"]["Timestamp"] | null;
-            /** @description Whether it is the first key of the server. */
+            /** @description The key made at first start. */
             root: boolean;
-            /** @description Id of the sandbox that the key is bound to; absent: valid for the whole organisation. */
+            /** @description Id of the sandbox that the key is bound to; absent: it is good for the whole organisation. */
             sandbox?: string | null;
-            /** @description Permissions of the key. */
+            /** @description What the key may do. */
             scopes: components["schemas"]["Scope"][];
         };
-        /** @description A lease: its holder must renew it regularly, else the sandbox is paused and later deleted. */
+        /** @description Somebody who must say from time to time that the sandbox is still needed. */
         Lease: {
             /**
              * Format: uint64
              * @description Seconds after that at which it is deleted.
              */
             delete_after_s: number;
-            /** @description Name that the holder chose. */
+            /** @description Name that the holder chose for itself. */
             holder: string;
-            /** @description Whether the sandbox was paused or stopped because the lease was not renewed. */
+            /** @description Whether the sandbox was put away because nobody renewed the lease. */
             lapsed: boolean;
             /**
              * Format: uint64
@@ -1572,36 +1553,32 @@ export interface components {
              */
             renew_within_s: number;
         };
-        /** @description A lease to start or to take over. */
+        /** @description A lease to begin or to take over. */
         LeaseRequest: {
             /**
              * Format: uint64
-             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over,
-             *     else 86400.
+             * @description It is deleted so many seconds after that. Default: as before when a lease is taken over, else 86400.
              */
             delete_after_s?: number | null;
-            /** @description Name that the holder chose; renewals must give the same name. */
+            /** @description Name that the holder chose for itself; a renewal must give the same. */
             holder: string;
             /**
              * Format: uint64
-             * @description Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
-             *     paused. Default: as before when a lease is taken over, else 300.
+             * @description The sandbox is paused when nobody renewed the lease for so many seconds; stopped where it cannot be paused.
+             *     Default: as before when a lease is taken over, else 300.
              */
             renew_within_s?: number | null;
         };
         /**
-         * @description Severity of a finding of `cove doctor`.
-         *     - `warning`: Works, with restrictions.
+         * @description How much a finding of `cove doctor` matters.
+         *     - `warning`: Works, with less.
          *     - `error`: Sandboxes cannot run.
          * @enum {string}
          */
         Level: "ok" | "warning" | "error";
-        /**
-         * @description When an idle sandbox is frozen, paused, stopped or deleted; absent: never. The times must
-         *     increase in this order.
-         */
+        /** @description When a sandbox that nobody uses is put away; absent: never. The times must grow in this order. */
         Lifecycle: {
-            /** @description Whether requests wake it when it is frozen or paused; default: true. */
+            /** @description Whether a request that needs it wakes it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
             /** @description When to take snapshots automatically. */
             auto_snapshot?: components["schemas"]["AutoSnapshot"] | null;
@@ -1612,24 +1589,22 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
-             *     It wakes within milliseconds.
+             * @description Its processes hold still, memory kept; it wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Delete the sandbox this many seconds after its creation, idle or not.
+             * @description Counted from creation, idle or not.
              */
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
-             *     where it was.
+             * @description Its memory goes to disk: no CPU and no memory, and it goes on where it was.
              */
             pause_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
+             * @description Its processes end, its disk is kept.
              */
             stop_after_s?: number | null;
         };
@@ -1638,9 +1613,9 @@ export interface components {
          *     one that the template has.
          */
         LifecycleRequest: {
-            /** @description Whether requests wake it when it is frozen or paused; default: true. */
+            /** @description Whether a request that needs it wakes it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
-            /** @description When to take snapshots automatically; replaces the template's setting as a whole. */
+            /** @description When to take snapshots automatically; taken as a whole. */
             auto_snapshot?: components["schemas"]["AutoSnapshot"] | null;
             /**
              * Format: uint64
@@ -1649,29 +1624,27 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
-             *     It wakes within milliseconds.
+             * @description Its processes hold still, memory kept; it wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
-             * @description Lease: the sandbox is paused when its holder does not renew it, and deleted later. Absent:
-             *     no lease. Templates have none.
+             * @description Pause the sandbox when its holder does not renew this, and delete it later. Absent: it has no lease. Never a
+             *     template's.
              */
             lease?: components["schemas"]["LeaseRequest"] | null;
             /**
              * Format: uint64
-             * @description Delete the sandbox this many seconds after its creation, idle or not.
+             * @description Counted from creation, idle or not.
              */
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
-             *     where it was.
+             * @description Its memory goes to disk: no CPU and no memory, and it goes on where it was.
              */
             pause_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
+             * @description Its processes end, its disk is kept.
              */
             stop_after_s?: number | null;
         };
@@ -1684,7 +1657,7 @@ export interface components {
             depth?: number | null;
             /**
              * Format: uint32
-             * @description Maximum number of entries.
+             * @description Number of entries at most.
              */
             limit?: number | null;
             /** @description Absolute path of the directory. */
@@ -1694,13 +1667,13 @@ export interface components {
         };
         /** @description Query of `GET /v1/sandboxes`. */
         ListSandboxes: {
-            /** @description `next_cursor` of the previous page. */
+            /** @description `next_cursor` of the page before. */
             cursor?: string | null;
-            /** @description `key=value` pairs, separated by commas; all must match. */
+            /** @description `key=value` pairs with commas between; all must match. */
             labels?: string | null;
             /**
              * Format: uint32
-             * @description Maximum number of items; default: 100.
+             * @description Items at most; default: 100.
              */
             limit?: number | null;
             /** @description Only the sandbox with this name. */
@@ -1710,11 +1683,11 @@ export interface components {
         };
         /** @description Query of `GET /v1/templates`. */
         ListTemplates: {
-            /** @description `next_cursor` of the previous page. */
+            /** @description `next_cursor` of the page before. */
             cursor?: string | null;
             /**
              * Format: uint32
-             * @description Maximum number of items; default: 100.
+             * @description Items at most; default: 100.
              */
             limit?: number | null;
             /** @description Only versions of this name. */
@@ -1724,7 +1697,7 @@ export interface components {
         Listing: {
             /** @description The entries. */
             items: components["schemas"]["FileInfo"][];
-            /** @description There are more entries than the limit. */
+            /** @description There are more than the limit allows. */
             truncated: boolean;
         };
         /** @description Body of `POST …/files/mkdir`. */
@@ -1738,7 +1711,7 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description The resource usage of a sandbox, measured by the host. */
+        /** @description What a sandbox uses, from the host. */
         Metrics: {
             /** @description Time of the measurement. */
             at: components["schemas"]["Timestamp"];
@@ -1797,7 +1770,7 @@ export interface components {
         };
         /** @description A volume at a place in a sandbox. */
         Mount: {
-            /** @description Absolute path; created if it is missing. */
+            /** @description Absolute. Made where it is missing. */
             path: string;
             /** @description Mount it read-only. */
             read_only?: boolean;
@@ -1806,7 +1779,7 @@ export interface components {
         };
         /** @description Body of `POST …/files/move`. */
         MoveFile: {
-            /** @description Absolute path of the file or directory to move. */
+            /** @description Absolute path of what to move. */
             from: string;
             /** @description Replace what is at `to`. */
             replace?: boolean;
@@ -1815,22 +1788,22 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description Network policy of a sandbox. */
+        /** @description What the sandbox may reach. */
         Network: {
             /** @description Domains, CIDRs and optional ports; with mode `allowlist`. */
             allow?: string[] | null;
             /**
              * Format: uint32
-             * @description Download limit, likewise.
+             * @description What it may receive, likewise.
              */
             bandwidth_down_mbit?: number | null;
             /**
              * Format: uint32
-             * @description Upload limit in megabits per second; absent: no limit.
+             * @description What the sandbox may send, in megabits per second; absent: no limit.
              */
             bandwidth_up_mbit?: number | null;
             /**
-             * @description Mode of the policy: nothing, a list, or everything.
+             * @description What the sandbox can reach: nothing, a list, or everything.
              * @default none
              */
             mode: components["schemas"]["Reach"];
@@ -1841,18 +1814,18 @@ export interface components {
             allow?: string[] | null;
             /**
              * Format: uint32
-             * @description Download limit, likewise.
+             * @description What it may receive, likewise.
              */
             bandwidth_down_mbit?: number | null;
             /**
              * Format: uint32
-             * @description Upload limit in megabits per second; `null`: no limit.
+             * @description What the sandbox may send, in megabits per second; `null`: no limit.
              */
             bandwidth_up_mbit?: number | null;
-            /** @description Default: `none`. A given mode replaces the template's `allow` too. */
+            /** @description Default: `none`. One that is given takes the template's `allow` away. */
             mode?: components["schemas"]["Reach"] | null;
         };
-        /** @description A new key. The token is shown only once; the server stores a hash of it. */
+        /** @description A new key. The token is shown this once and kept only as a hash. */
         NewKey: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
@@ -1868,28 +1841,28 @@ export interface components {
             org: string;
             /** @description Time when it was revoked. */
             revoked_at?: components["schemas"]["Timestamp"] | null;
-            /** @description Whether it is the first key of the server. */
+            /** @description The key made at first start. */
             root: boolean;
-            /** @description Id of the sandbox that the key is bound to; absent: valid for the whole organisation. */
+            /** @description Id of the sandbox that the key is bound to; absent: it is good for the whole organisation. */
             sandbox?: string | null;
-            /** @description Permissions of the key. */
+            /** @description What the key may do. */
             scopes: components["schemas"]["Scope"][];
             /** @description The token to authenticate with. */
             token: string;
         };
         /** @description No query at all: whatever is given is refused. */
         NoQuery: Record<string, never>;
-        /** @description A node: a further host. */
+        /** @description A further host. */
         Node: {
-            /** @description Address at which the server reaches it. */
+            /** @description Where the server reaches it. */
             address: string;
-            /** @description Capacity and commitments, as it last reported. */
+            /** @description What it may promise and has promised, as it last said. */
             capacity?: components["schemas"]["NodeCapacity"] | null;
-            /** @description Time when its certificate expires. The server renews it before that. */
+            /** @description When its certificate ends. The server renews it before. */
             certificate_expires_at: components["schemas"]["Timestamp"];
             /**
              * Format: int64
-             * @description Clock of the node minus clock of the server, in milliseconds.
+             * @description Clock of the node, minus clock of the server, in milliseconds.
              */
             clock_skew_ms?: number | null;
             /** @description Takes no new sandboxes. */
@@ -1898,7 +1871,7 @@ export interface components {
             id: string;
             /** @description Time of the join. */
             joined_at: components["schemas"]["Timestamp"];
-            /** @description Time when it last answered. */
+            /** @description When it last answered. */
             last_seen_at?: components["schemas"]["Timestamp"] | null;
             /** @description Name of the node. */
             name: string;
@@ -1909,7 +1882,7 @@ export interface components {
             /** @description Version of Cove on the node. */
             version?: string | null;
         };
-        /** @description Capacity of a node and its commitments to sandboxes. */
+        /** @description What a node may promise to sandboxes, and what it has promised. */
         NodeCapacity: {
             /**
              * Format: double
@@ -1943,7 +1916,7 @@ export interface components {
             promised_memory_bytes: number;
             /**
              * Format: uint64
-             * @description Running sandboxes.
+             * @description Sandboxes that run.
              */
             running: number;
             /**
@@ -1963,9 +1936,9 @@ export interface components {
         NodeState: "ready" | "joining" | "away";
         /**
          * @description Whether object storage has a snapshot.
-         *     - `none`: Only its host has it.
-         *     - `uploading`: It is being uploaded.
-         *     - `stored`: Object storage has all of it: it survives the loss of its host.
+         *     - `none`: It is on its host alone.
+         *     - `uploading`: It is asked for and on its way.
+         *     - `stored`: All of it is there: the loss of its host does not lose it.
          * @enum {string}
          */
         ObjectCopy: "none" | "uploading" | "stored";
@@ -1992,9 +1965,9 @@ export interface components {
             id: string;
             /** @description Name, unique on the server. */
             name: string;
-            /** @description Its quota. */
+            /** @description The most it may use. */
             quota: components["schemas"]["Amount"];
-            /** @description Its current usage. */
+            /** @description What it uses now. */
             used: components["schemas"]["Amount"];
         };
         /** @description Some output. `text` when it is UTF-8, else `data` in base64. */
@@ -2003,14 +1976,12 @@ export interface components {
             data?: string | null;
             /**
              * Format: uint64
-             * @description Requested bytes before `offset` that are no longer kept.
+             * @description Bytes before `offset` that were asked for and no longer kept.
              */
             dropped?: number;
-            /** @description What to do about something that was refused just now because the network is off; such a line has no output. */
-            hint?: string | null;
             /**
              * Format: uint64
-             * @description Offset of the first byte in the stream.
+             * @description Of the first byte, counted from the command's start.
              */
             offset: number;
             /** @description The output, if it is UTF-8. */
@@ -2037,158 +2008,157 @@ export interface components {
         /** @description Query of `GET …/output` and of attach. */
         OutputQuery: {
             /**
-             * @description Follow the output until the command ends. Without it, the answer is the output so far.
+             * @description Go on until the command ends. Without it, what is there now.
              * @default false
              */
             follow: boolean;
             /**
              * Format: uint64
-             * @description Offset of standard error to start at.
+             * @description Offset of standard error to begin at.
              * @default 0
              */
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offset of standard output to start at; bytes that are no longer kept are reported as
-             *     `dropped`.
+             * @description Offsets to begin at; what is no longer kept is reported as `dropped`.
              * @default 0
              */
             stdout_from: number;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page: {
             /** @description The items of this page. */
             items: components["schemas"]["Sandbox"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page10: {
             /** @description The items of this page. */
             items: components["schemas"]["Key"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page11: {
             /** @description The items of this page. */
             items: components["schemas"]["SshKey"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page12: {
             /** @description The items of this page. */
             items: components["schemas"]["Secret"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page13: {
             /** @description The items of this page. */
             items: components["schemas"]["SecretUser"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page14: {
             /** @description The items of this page. */
             items: components["schemas"]["Approval"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page15: {
             /** @description The items of this page. */
             items: components["schemas"]["Org"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page16: {
             /** @description The items of this page. */
             items: components["schemas"]["AuditRecord"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page17: {
             /** @description The items of this page. */
             items: components["schemas"]["AuditChain"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page18: {
             /** @description The items of this page. */
             items: components["schemas"]["Runner"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page19: {
             /** @description The items of this page. */
             items: components["schemas"]["Node"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page2: {
             /** @description The items of this page. */
             items: components["schemas"]["Snapshot"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page20: {
             /** @description The items of this page. */
             items: components["schemas"]["Quarantined"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page3: {
             /** @description The items of this page. */
             items: components["schemas"]["Event"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page4: {
             /** @description The items of this page. */
             items: components["schemas"]["Process"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page5: {
             /** @description The items of this page. */
             items: components["schemas"]["Port"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page6: {
             /** @description The items of this page. */
             items: components["schemas"]["CodeContext"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page7: {
             /** @description The items of this page. */
             items: components["schemas"]["Image"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page8: {
             /** @description The items of this page. */
             items: components["schemas"]["Volume"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. */
+        /** @description One page of a list. `next_cursor` is absent on the last one. */
         Page9: {
             /** @description The items of this page. */
             items: components["schemas"]["Template"][];
@@ -2197,29 +2167,29 @@ export interface components {
         };
         /** @description Which page of a list. */
         PageQuery: {
-            /** @description `next_cursor` of the previous page. */
+            /** @description `next_cursor` of the page before. */
             cursor?: string | null;
             /**
              * Format: uint32
-             * @description Maximum number of items; default: 100.
+             * @description Items at most; default: 100.
              */
             limit?: number | null;
         };
         /** @description Changes of a node. */
         PatchNode: {
-            /** @description Whether it takes no new sandboxes. */
+            /** @description Take no new sandboxes. */
             cordoned?: boolean | null;
         };
         /** @description Body of `PATCH /v1/orgs/{org}`. */
         PatchOrg: {
-            /** @description New quota; absent fields stay. */
+            /** @description New quota; what is absent stays. */
             quota: components["schemas"]["QuotaRequest"];
         };
         /** @description Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole. */
         PatchSandbox: {
             /**
              * Format: uint64
-             * @description Refuse with `stale` if the sandbox has another generation.
+             * @description Refuse with `stale` when the sandbox has another generation by now.
              */
             expected_generation?: number | null;
             /** @description New labels; they replace all present ones. */
@@ -2228,14 +2198,14 @@ export interface components {
             } | null;
             /** @description New lifecycle rules; they replace all present ones. */
             lifecycle?: components["schemas"]["Lifecycle"] | null;
-            /** @description New name; `null` removes the name. */
+            /** @description `null` takes the name away. */
             name?: string | null;
-            /** @description New policy; it replaces the present one, and connections that it forbids are closed. */
+            /** @description Replaces the whole policy; connections that it forbids are cut. */
             network?: components["schemas"]["Network"] | null;
             /** @description New limits. */
             resources?: components["schemas"]["ResourcesChange"] | null;
         };
-        /** @description A TCP port that a program in the sandbox listens on. */
+        /** @description A TCP port somebody inside listens on. */
         Port: {
             /** @description Address that the program listens on. */
             address: string;
@@ -2251,25 +2221,25 @@ export interface components {
             port: number;
             /** @description Name of the program. */
             process?: string | null;
-            /** @description Anyone may open the preview, without a link. */
+            /** @description Everybody may visit the preview. */
             public?: boolean;
-            /** @description Address of its preview, if the server has previews. Private unless shared. */
+            /** @description Where its preview is, where the server has previews. Private unless shared. */
             url?: string | null;
         };
-        /** @description The address of a shared port. */
+        /** @description Where a shared port is visited. */
         PortShare: {
             /** @description Time when the share ends; absent: when it is revoked. */
             expires_at?: components["schemas"]["Timestamp"] | null;
             /** @description For programs that do not resolve such names. */
             path_url: string;
-            /** @description Anyone can open the preview, without a link. */
+            /** @description Everybody can open the preview, without a link. */
             public: boolean;
-            /** @description Token of the link; programs may send it as `X-Cove-Token`. */
+            /** @description Of the link by itself: programs may send it as `X-Cove-Token`. */
             token?: string | null;
             /** @description For browsers: a host of its own. Signed unless the port is public. */
             url: string;
         };
-        /** @description The record of a command. */
+        /** @description A command's record. */
         Process: {
             /** @description Program and arguments. */
             argv: string[];
@@ -2298,7 +2268,7 @@ export interface components {
             owner?: string | null;
             /**
              * Format: int32
-             * @description Process id inside the sandbox.
+             * @description Inside the sandbox.
              */
             pid: number;
             /** @description Size of its terminal, if it has one. */
@@ -2322,10 +2292,10 @@ export interface components {
             stdout_bytes: number;
             /**
              * Format: uint64
-             * @description Oldest offset of standard output that can still be read.
+             * @description Oldest offsets that can still be read.
              */
             stdout_oldest: number;
-            /** @description Tag that the caller gave it. */
+            /** @description What the caller gave it. */
             tag?: string | null;
             /** @description User that it runs as. */
             user: string;
@@ -2337,8 +2307,8 @@ export interface components {
         };
         /**
          * @description What a process is. It follows from the request that started it.
-         *     - `command`: A client waits for its end: an exec. Its sandbox is never idle.
-         *     - `terminal`: It has a terminal. Its sandbox is idle while no client is attached.
+         *     - `command`: Somebody waits for its end: an exec. Its sandbox is never idle.
+         *     - `terminal`: It has a terminal. Its sandbox is idle when nobody is attached.
          *     - `code_context`: The interpreter of a code context.
          *     - `dialect_session`: A shell that another interface keeps for the commands of a session.
          *     - `service`: It runs in the background.
@@ -2351,49 +2321,49 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description Id of the sandbox, snapshot or volume. */
             id: string;
-            /** @description Its kind. */
+            /** @description What it is. */
             kind: components["schemas"]["QuarantinedKind"];
             /** @description Its name, if known. */
             name?: string | null;
-            /** @description Id of the organisation that owns it, if the database knows it. */
+            /** @description Id of the organisation that owns it, where the database knows it. */
             org?: string | null;
             /** @description Why it is in quarantine. */
             reason: string;
-            /** @description The sandbox that a snapshot was taken of. */
+            /** @description The sandbox a snapshot was taken of. */
             sandbox?: string | null;
             /** @description The state of a sandbox. */
             state?: string | null;
         };
         /**
-         * @description Kind of a quarantined resource.
+         * @description What is quarantined.
          * @enum {string}
          */
         QuarantinedKind: "sandbox" | "snapshot" | "volume";
-        /** @description Limits of an organisation; absent fields have their default, or stay. */
+        /** @description The most an organisation may hold at once; what is absent has its default, or stays. */
         QuotaRequest: {
             /**
              * Format: double
-             * @description Maximum number of CPUs of all sandboxes.
+             * @description CPUs of all sandboxes at most.
              */
             cpu?: number | null;
             /**
              * Format: uint64
-             * @description Maximum disk of all sandboxes, in MiB.
+             * @description Disk of all sandboxes at most, in MiB.
              */
             disk_mb?: number | null;
             /**
              * Format: uint64
-             * @description Maximum memory of all sandboxes, in MiB.
+             * @description Memory of all sandboxes at most, in MiB.
              */
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Maximum number of sandboxes.
+             * @description Sandboxes at most.
              */
             sandboxes?: number | null;
         };
         /**
-         * @description Mode of a network policy.
+         * @description What a sandbox can reach.
          *     - `none`: Loopback only.
          *     - `allowlist`: Only what `allow` lists.
          *     - `open`: The internet, but never the host, its neighbours or private ranges.
@@ -2409,16 +2379,16 @@ export interface components {
         };
         /** @description Query of `GET …/files`. Ranges come by the `Range` header. */
         ReadFile: {
-            /** @description Absolute path. */
+            /** @description Absolute. */
             path: string;
-            /** @description User whose permissions apply; default: the sandbox's user. */
+            /** @description Whose rights to use; default: the sandbox's user. */
             user?: string | null;
         };
         /** @description Query of `DELETE …/files`. */
         RemoveFile: {
             /** @description Absolute path. */
             path: string;
-            /** @description Also remove directories that are not empty. */
+            /** @description Directories with what is in them. */
             recursive?: boolean;
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
@@ -2432,10 +2402,10 @@ export interface components {
         };
         /** @description Answer of a renewal. */
         RenewedLeases: {
-            /** @description Ids of sandboxes that no longer exist or whose lease this holder does not have. */
+            /** @description Ids of sandboxes that are gone or whose lease this holder does not have. */
             lost: string[];
         };
-        /** @description A live change of limits; absent fields stay. */
+        /** @description A live change of limits: what is absent stays. */
         ResourcesChange: {
             /**
              * Format: double
@@ -2459,11 +2429,11 @@ export interface components {
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Maximum number of processes and threads.
+             * @description Processes and threads at most.
              */
             pids?: number | null;
         };
-        /** @description Requested limits; absent fields have their default. */
+        /** @description Limits asked for; what is absent has its default. */
         ResourcesRequest: {
             /**
              * Format: double
@@ -2487,7 +2457,7 @@ export interface components {
             io_write_mb_s?: number | null;
             /**
              * Format: uint64
-             * @description Limit up to which memory may grow by itself, in MiB; absent: it does not grow.
+             * @description Where memory may grow to; absent: it does not grow.
              */
             memory_max_mb?: number | null;
             /**
@@ -2497,12 +2467,12 @@ export interface components {
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Maximum number of open files per process.
+             * @description Open files per process at most.
              */
             open_files?: number | null;
             /**
              * Format: uint64
-             * @description Maximum number of processes and threads.
+             * @description Processes and threads at most.
              */
             pids?: number | null;
         };
@@ -2540,25 +2510,25 @@ export interface components {
             memory_mb: number;
             /**
              * Format: uint64
-             * @description Maximum number of open files per process.
+             * @description Open files per process at most.
              */
             open_files: number;
             /**
              * Format: uint64
-             * @description Maximum number of processes and threads.
+             * @description Processes and threads at most.
              */
             pids: number;
         };
         /** @description Body of `POST …/rollback`. */
         Rollback: {
-            /** @description Restore its processes too; refused if it has no memory. */
+            /** @description Bring its processes back too; refused when it has no memory. */
             memory?: boolean;
             /** @description Id or name. */
             snapshot: string;
         };
         /** @description Answer of a rollback. */
         RolledBack: {
-            /** @description Snapshot of the previous state; rolling back to it undoes the rollback. */
+            /** @description What it was before; rolling back to this undoes the rollback. */
             kept: components["schemas"]["Snapshot"];
             /** @description The sandbox after the rollback. */
             sandbox: components["schemas"]["Sandbox"];
@@ -2566,9 +2536,8 @@ export interface components {
         /** @description Body of `POST /v1/identity/rotate`. */
         RotateIdentityKeys: {
             /**
-             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have.
-             *     Tokens they signed are refused from then on. Default: false; the new key signs after an hour
-             *     and tokens stay valid.
+             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
+             *     signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
              * @default false
              */
             at_once: boolean;
@@ -2585,17 +2554,17 @@ export interface components {
         RunCode: {
             /** @description The code to run. */
             code: string;
-            /** @description Id of a context; default: the default context of the language, which the first run creates. */
+            /** @description Id of a context; default: the language's own one, made when first needed. */
             context?: string | null;
             /** @description Default: that of the context; Python where neither is given. */
             language?: components["schemas"]["CodeLanguage"] | null;
             /**
              * Format: uint64
-             * @description Time in milliseconds after which the code is interrupted; variables are kept.
+             * @description At its end the code is interrupted; what the context keeps is kept.
              */
             timeout_ms?: number | null;
         };
-        /** @description A host that runs sandboxes: its resources, its commitments and its problems. */
+        /** @description A host that runs sandboxes: what it has, has promised and lacks. */
         Runner: {
             /**
              * Format: uint32
@@ -2650,7 +2619,7 @@ export interface components {
             tiers: components["schemas"]["Tier"][];
             /**
              * Format: uint64
-             * @description Number of sandboxes prepared in advance; 0: none.
+             * @description How many sandboxes are prepared ahead of need; 0: every create begins from nothing.
              * @default 0
              */
             warm: number;
@@ -2665,24 +2634,24 @@ export interface components {
             env: {
                 [key: string]: string;
             };
-            /** @description The snapshot that it started from; absent if it started from an image. */
+            /** @description The snapshot it began from, when it did not begin from an image. */
             from_snapshot?: string | null;
             /**
              * Format: uint64
-             * @description Increases with every change.
+             * @description Grows with every change.
              */
             generation: number;
-            /** @description The snapshot that its current state is based on. */
+            /** @description The snapshot its present state grew from. */
             head?: string | null;
             /** @description Id. */
             id: string;
-            /** @description Its identity; absent without one. */
+            /** @description What it may know and do about itself; absent without one. */
             identity?: components["schemas"]["Identity"] | null;
-            /** @description Image, as requested. */
+            /** @description As asked for. */
             image: string;
-            /** @description Id of the image, once the host has resolved the name. */
+            /** @description The image itself, once the host resolved the name. */
             image_id?: string | null;
-            /** @description Isolation tier; never `auto`. */
+            /** @description The tier that holds it; never `auto`. */
             isolation: string;
             /** @description Labels. */
             labels: {
@@ -2700,7 +2669,7 @@ export interface components {
             network: components["schemas"]["Network"];
             /** @description Programs cannot gain privileges through setuid. */
             no_new_privs: boolean;
-            /** @description Why it is in this state, if that is not obvious. */
+            /** @description Why it is in this state, when that is not plain. */
             reason?: string | null;
             /** @description Limits. */
             resources: components["schemas"]["ResourcesView"];
@@ -2710,7 +2679,7 @@ export interface components {
             started_at?: components["schemas"]["Timestamp"] | null;
             /** @description State. */
             state: components["schemas"]["SandboxState"];
-            /** @description Time of the stop; absent unless it is stopped or has failed. */
+            /** @description Absent unless it is stopped or has failed. */
             stopped_at?: components["schemas"]["Timestamp"] | null;
             /** @description Time of the last change. */
             updated_at: components["schemas"]["Timestamp"];
@@ -2718,26 +2687,26 @@ export interface components {
             user?: string | null;
             /** @description Mounted volumes; no part of its disk, nor of its snapshots. */
             volumes?: components["schemas"]["Mount"][];
-            /** @description Warnings for the caller; only in the answer to a create. */
+            /** @description What its creator should know; only in the answer to a create. */
             warnings?: string[];
             /** @description Working directory of commands, if one was given. */
             workdir?: string | null;
         };
         /**
          * @description State of a sandbox.
-         *     - `creating`: Being created or started.
-         *     - `frozen`: Its processes are suspended in memory; a thaw takes about a millisecond.
-         *     - `pausing`: Its memory is being saved to disk; it keeps running if that fails.
+         *     - `creating`: Being made or started; not yet answering.
+         *     - `frozen`: Its processes are stopped where they were; memory is kept, a thaw takes about a millisecond.
+         *     - `pausing`: Its memory is going to disk; it runs on if that fails.
          *     - `paused`: No processes; memory and disk are kept on disk.
-         *     - `resuming`: Its memory is being restored from disk.
+         *     - `resuming`: Its memory is coming back from disk.
          *     - `restoring`: Being rolled back to a snapshot.
-         *     - `stopping`: Its processes have received SIGTERM and have time to end.
+         *     - `stopping`: Asked to end; its processes are getting their chance to.
          *     - `stopped`: No processes; the disk is kept.
-         *     - `failed`: Could not be created or started; the reason is in its events.
+         *     - `failed`: Could not be made or started; the reason is in its events.
          * @enum {string}
          */
         SandboxState: "running" | "deleting" | "gone" | "creating" | "frozen" | "pausing" | "paused" | "resuming" | "restoring" | "stopping" | "stopped" | "failed";
-        /** @description Usage of one sandbox. */
+        /** @description What one sandbox used. */
         SandboxUsage: {
             /**
              * Format: double
@@ -2756,8 +2725,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
-             *     measured.
+             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
+             *     is measured.
              * @default 0
              */
             estimated_seconds: number;
@@ -2771,8 +2740,8 @@ export interface components {
         };
         /**
          * @description What a key may do. Each scope includes those before it.
-         *     - `read`: View sandboxes, their state, events and metrics, images and usage. Nothing inside a sandbox.
-         *     - `use`: Work in existing sandboxes: commands, files, ports; start stopped ones.
+         *     - `read`: See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
+         *     - `use`: Work in sandboxes that exist: commands, files, ports; start one that is stopped.
          *     - `manage`: Create, change, stop and delete sandboxes; fetch images.
          *     - `admin`: Keys and audit records. In the default organisation also the installation: organisations, quotas, shared images, the host.
          * @enum {string}
@@ -2785,6 +2754,11 @@ export interface components {
              * @default false
              */
             ask: boolean;
+            /**
+             * @description What requests that use it may use in all, and what was used.
+             * @default []
+             */
+            budgets: components["schemas"]["SecretBudget"][];
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
             /** @description Hosts that it may be sent to. */
@@ -2795,34 +2769,70 @@ export interface components {
             last_used_at?: components["schemas"]["Timestamp"] | null;
             /** @description Name, unique in the organisation. */
             name: string;
-            /** @description Time when this version was set. */
+            /** @description When this version was set. */
             updated_at: components["schemas"]["Timestamp"];
             /** @description Place in the request: `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE` or `exposed`. */
             use: string;
             /**
              * Format: uint64
-             * @description Requests that it was put into.
+             * @description Requests it was put into.
              */
             uses: number;
             /**
              * Format: uint64
-             * @description Version number; increases by one whenever it is set.
+             * @description Raised by one whenever it is set.
              */
             version: number;
         };
-        /** @description A secret in a sandbox: the place of its placeholder. */
+        /** @description A limit of a secret, and what was used of it. */
+        SecretBudget: {
+            /**
+             * Format: uint64
+             * @description The most that may be used.
+             */
+            max: number;
+            /** @description What is counted. */
+            of: components["schemas"]["BudgetUnit"];
+            /** @description Who shares it. */
+            per: components["schemas"]["BudgetScope"];
+            /** @description When `used` begins again at 0; absent where it never does. */
+            renews_at?: components["schemas"]["Timestamp"] | null;
+            /**
+             * Format: uint64
+             * @description What was used, with what is reserved for requests under way. Absent for `sandbox` where no sandbox is meant.
+             */
+            used?: number | null;
+        };
+        /** @description A secret in a sandbox: where inside its placeholder is. */
         SecretGrant: {
             /** @description The variable that holds the placeholder, or the value of an exposed secret. */
             env?: string | null;
-            /** @description Put the value itself there, not a placeholder. The use of the secret must be `exposed`. */
+            /** @description The value itself is there, not a placeholder. The use of the secret must be `exposed`. */
             exposed?: boolean;
             /** @description The file that holds the placeholder, or the value of an exposed secret: an absolute path. */
             file?: string | null;
             /** @description The secret's name. */
             name: string;
         };
+        /** @description A limit on what requests with a secret may use. */
+        SecretLimit: {
+            /**
+             * Format: uint64
+             * @description The most that may be used.
+             */
+            max: number;
+            /** @description What is counted. */
+            of: components["schemas"]["BudgetUnit"];
+            /** @description Who shares it. */
+            per: components["schemas"]["BudgetScope"];
+        };
         /** @description A sandbox that used a secret. */
         SecretUser: {
+            /**
+             * @description What it used of the limits that each sandbox has by itself.
+             * @default []
+             */
+            budgets: components["schemas"]["SecretBudget"][];
             /** @description Time of the last use. */
             last_used_at: components["schemas"]["Timestamp"];
             /** @description Id of the sandbox. */
@@ -2841,11 +2851,15 @@ export interface components {
              */
             ask: boolean;
             /**
-             * @description Hosts that it may be sent to: `api.example.com`, or `git.example.com:8443`. None for the use
-             *     `exposed`.
+             * @description Where it may be sent: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
              * @default []
              */
             hosts: string[];
+            /**
+             * @description What requests that use it may use in all, one limit for each unit and scope.
+             * @default []
+             */
+            limits: components["schemas"]["SecretLimit"][];
             /** @description Name, unique in the organisation. */
             name: string;
             /**
@@ -2853,23 +2867,24 @@ export interface components {
              * @default bearer
              */
             use: string;
-            /** @description Value: printable ASCII. No call returns it. */
+            /** @description Printable ASCII. No call shows it again. */
             value: string;
         };
-        /** @description Shares a port: with a signed link, or publicly. */
+        /** @description Lets others visit a port: by a signed link, or everybody. */
         SharePort: {
             /**
              * Format: uint64
-             * @description Seconds until the share ends; default: an hour for a link, never for a public port.
+             * @description How long; default: an hour for a link, what is public stays so until it is taken
+             *     back.
              */
             expires_s?: number | null;
-            /** @description Anyone may open the preview, without a link. */
+            /** @description Everybody may visit, without a link. */
             public?: boolean;
         };
         /** @description Body of `POST …/signal`. */
         SignalProcess: {
             /**
-             * @description Send it to the process alone instead of its whole group.
+             * @description To the process alone instead of its whole group.
              * @default false
              */
             only_leader: boolean;
@@ -2880,16 +2895,16 @@ export interface components {
         Snapshot: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description Time of deletion; in timelines only. */
+            /** @description In timelines only: it is gone. */
             deleted_at?: components["schemas"]["Timestamp"] | null;
             /**
              * Format: uint64
-             * @description Bytes that deleting it would free.
+             * @description What deleting it would free.
              */
             exclusive_bytes: number;
             /** @description Id. */
             id: string;
-            /** @description Id of its image. */
+            /** @description The image below it. */
             image_id?: string | null;
             /** @description Why it was taken. */
             kind: components["schemas"]["SnapshotKind"];
@@ -2897,55 +2912,52 @@ export interface components {
             memory: boolean;
             /**
              * Format: uint64
-             * @description Bytes of its memory, part of `exclusive_bytes`.
+             * @description Of its memory, part of `exclusive_bytes`.
              */
             memory_bytes: number;
             /** @description Name, unique in the organisation. */
             name?: string | null;
             /** @description Whether object storage has it. */
             object_storage?: components["schemas"]["ObjectCopy"] | null;
-            /** @description Whether the host has it. If not, the next use fetches it from object storage. */
+            /** @description The host has it. If not, the next use fetches it from object storage. */
             on_host?: boolean | null;
-            /** @description The snapshot that the sandbox's state was based on. */
+            /** @description The snapshot the sandbox's state had grown from. */
             parent?: string | null;
-            /** @description For the state saved by a rollback: the snapshot that the sandbox was rolled back to. */
+            /** @description Where the sandbox went instead, for what a rollback kept. */
             rolled_back_to?: string | null;
-            /** @description Id of its sandbox, which may be deleted; absent for an import. */
+            /** @description Where it was taken; absent for an import. That sandbox may be gone. */
             sandbox?: string | null;
             /**
              * Format: uint64
-             * @description Bytes that it shares with others.
+             * @description What it shares with others.
              */
             shared_bytes: number;
             /**
              * Format: uint64
-             * @description Microseconds for which the sandbox was suspended for it.
+             * @description How long the sandbox stood still for it.
              */
             stopped_us: number;
-            /** @description Why its memory cannot be restored on this host; absent if it can, or if it has none. */
+            /** @description Why its memory cannot be restored on this host, when it has some and it cannot. */
             unfit?: string | null;
-            /**
-             * @description Volumes that its sandbox had. Their content is not in the snapshot; a fork mounts the same
-             *     volumes.
-             */
+            /** @description Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes. */
             volumes_not_included?: components["schemas"]["Mount"][];
         };
         /**
          * @description Why a snapshot was taken. All but the first and the last come and go by themselves.
-         *     - `manual`: A caller requested it.
-         *     - `auto`: `auto_snapshot` took it.
-         *     - `fork`: The common state of the copies of a fork.
-         *     - `rollback`: The state of a sandbox before a rollback.
-         *     - `import`: It was imported from a file.
+         *     - `manual`: Somebody asked for it.
+         *     - `auto`: `auto_snapshot` asked for it.
+         *     - `fork`: What the children of a fork began from.
+         *     - `rollback`: What a sandbox was before a rollback.
+         *     - `import`: It came in a file from somewhere else.
          *     - `build`: A step of a template's build. It goes when neither the cache of builds nor a template has it.
          * @enum {string}
          */
         SnapshotKind: "manual" | "auto" | "fork" | "rollback" | "import" | "build";
-        /** @description Access to one sandbox over SSH. The token is the password. */
+        /** @description A way in for one sandbox. The token is the password. */
         SshAccess: {
-            /** @description Command line for a terminal. */
+            /** @description For a terminal. */
             command: string;
-            /** @description Time when it expires. */
+            /** @description Time after which it is not valid any more. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description Fingerprint of the host key. */
             fingerprint: string;
@@ -2962,10 +2974,10 @@ export interface components {
             port: number;
             /** @description The token, to be used as the password. */
             token: string;
-            /** @description User name for the login; the prefix `USER+` selects the user in the sandbox. */
+            /** @description The user name to log in with; `USER+` before it chooses the user inside. */
             user: string;
         };
-        /** @description Answer of `GET /v1/ssh`: address and host key of the gateway. */
+        /** @description Answer of `GET /v1/ssh`: where the gateway is and how to know it. */
         SshHost: {
             /** @description Whether this server has a gateway; the rest is absent without one. */
             available: boolean;
@@ -2983,11 +2995,11 @@ export interface components {
              */
             port?: number | null;
         };
-        /** @description A public key for the organisation's sandboxes over SSH. */
+        /** @description A public key whose holder may use the organisation's sandboxes over SSH. */
         SshKey: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description Time when it expires. */
+            /** @description Time after which it is not valid any more. */
             expires_at?: components["schemas"]["Timestamp"] | null;
             /** @description Fingerprint of the key. */
             fingerprint: string;
@@ -3010,28 +3022,28 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Start it in a terminal of this size. */
+            /** @description Give it a terminal of this size. */
             pty?: components["schemas"]["TerminalSize"] | null;
             /**
              * Format: uint64
-             * @description Bytes of each stream that are kept for later readers.
+             * @description Bytes of output kept of each stream for those who come later.
              */
             ring_bytes?: number | null;
             /** @description Keep its input open for `POST …/stdin` and attach. A terminal always has one. */
             stdin_open?: boolean;
-            /** @description A word for listings; it does not change the command. */
+            /** @description Shown in listings; does not change what runs. */
             tag?: string | null;
             /**
              * Format: uint64
-             * @description Time in milliseconds after which the command's process group is killed.
+             * @description Time after which the command's process group is ended, in milliseconds.
              */
             timeout_ms?: number | null;
-            /** @description User name or number, optionally with `:group`. */
+            /** @description User name or number, with `:group` if wanted. */
             user?: string | null;
         };
         /** @description Query of `GET …/files/stat`. */
         StatFile: {
-            /** @description Describe the target of a symlink instead of the link. */
+            /** @description Describe what a symlink points to instead of the link. */
             follow?: boolean;
             /** @description Absolute path. */
             path: string;
@@ -3046,7 +3058,7 @@ export interface components {
              */
             close: boolean;
         };
-        /** @description Body of `POST …/stop`; optional. */
+        /** @description Body of `POST …/stop`; may be left out. */
         StopSandbox: {
             /**
              * Format: uint64
@@ -3054,16 +3066,16 @@ export interface components {
              */
             grace_ms?: number | null;
         };
-        /** @description Body of `POST …/snapshots`; optional. */
+        /** @description Body of `POST …/snapshots`; may be left out. */
         TakeSnapshot: {
-            /** @description Return only once object storage has it. Needs a server with object storage. */
+            /** @description Answer only once object storage has it. Needs a server with object storage. */
             durable?: boolean;
-            /** @description Include processes and memory. */
+            /** @description Processes and memory too, not only the disk. */
             memory?: boolean;
             /** @description Unique among the organisation's snapshots: 1 to 63 lowercase letters, digits or dashes. */
             name?: string | null;
         };
-        /** @description One version of a template. Only its tags can change. */
+        /** @description One version of a template. Nothing of it changes but its tags. */
         Template: {
             /** @description What executes the instructions of its sandboxes; with isolation `vm` alone. */
             accel?: components["schemas"]["Accel"] | null;
@@ -3075,15 +3087,15 @@ export interface components {
             };
             /** @description Id. */
             id: string;
-            /** @description Other image settings of the Dockerfile; absent if it was not built from one. */
+            /** @description What the Dockerfile says of the image beyond the settings above; absent if it was not built from one. */
             image?: components["schemas"]["ImageConfig"] | null;
             /** @description Isolation tier. */
             isolation: string;
             /** @description Lifecycle rules. */
             lifecycle: components["schemas"]["Lifecycle"];
-            /** @description Its snapshot was lost: no sandbox can start from it. */
+            /** @description Its snapshot is gone although nobody deleted it: no sandbox can begin from it. */
             lost?: boolean;
-            /** @description Sandboxes continue the snapshot's processes. */
+            /** @description Sandboxes go on with the snapshot's processes. */
             memory: boolean;
             /** @description Name, unique in the organisation. */
             name: string;
@@ -3093,7 +3105,7 @@ export interface components {
             no_new_privs: boolean;
             /** @description Limits. */
             resources: components["schemas"]["ResourcesView"];
-            /** @description Id of the snapshot that sandboxes start from. */
+            /** @description The snapshot that sandboxes begin from. */
             snapshot: string;
             /** @description Tags of this version. */
             tags: string[];
@@ -3101,17 +3113,17 @@ export interface components {
             user?: string | null;
             /**
              * Format: uint64
-             * @description Version number, from 1 for each name.
+             * @description Counts from 1 for each name.
              */
             version: number;
-            /** @description Volumes that all sandboxes from it mount. */
+            /** @description What all sandboxes from it mount. */
             volumes?: components["schemas"]["Mount"][];
             /** @description Working directory of commands. */
             workdir?: string | null;
         };
-        /** @description Defaults of sandboxes from the template. */
+        /** @description What a sandbox from the template is like where its maker does not say. */
         TemplateDefaults: {
-            /** @description Variables in addition to those of the snapshot's sandbox. */
+            /** @description Put over the variables that the snapshot's sandbox had. */
             env?: {
                 [key: string]: string;
             };
@@ -3123,10 +3135,7 @@ export interface components {
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /** @description User that commands run as. */
             user?: string | null;
-            /**
-             * @description Volumes to mount; sandboxes from the template share them. Volumes of the snapshot's sandbox
-             *     are not included.
-             */
+            /** @description Volumes to mount; sandboxes from the template share them. Those of the snapshot's sandbox are not taken over. */
             volumes?: components["schemas"]["Mount"][];
             /** @description Working directory of commands. */
             workdir?: string | null;
@@ -3146,35 +3155,35 @@ export interface components {
         };
         /** @description An isolation tier of a host. */
         Tier: {
-            /** @description Features of the tier, like `snapshot` or `memory`. */
+            /** @description What the tier can do, like `snapshot` or `memory`. */
             capabilities: string[];
             /** @description Name of the tier. */
             name: string;
             /** @description Whether sandboxes of this tier can run; virtual machines: without emulation. */
             usable: boolean;
         };
-        /** @description The tree of snapshots and forks of a sandbox. */
+        /** @description The tree a sandbox is part of. */
         Timeline: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description Sandboxes that started from one of its snapshots, oldest first. */
+            /** @description Sandboxes that began from one of its snapshots, oldest first. */
             forks: components["schemas"]["TimelineFork"][];
-            /** @description The snapshot that it started from; absent if it started from an image. */
+            /** @description The snapshot it began from, when it did not begin from an image. */
             from_snapshot?: string | null;
-            /** @description The snapshot that its current state is based on. */
+            /** @description The snapshot its present state grew from. */
             head?: string | null;
             /** @description Name of the sandbox. */
             name?: string | null;
             /** @description Id of the sandbox. */
             sandbox: string;
             /**
-             * @description Its snapshots and those that they are based on, oldest first; deleted ones too, while they
-             *     are recorded.
+             * @description Its own and those it grew from, oldest first; those that are gone too, as long as they are
+             *     remembered.
              */
             snapshots: components["schemas"]["Snapshot"][];
             /** @description State of the sandbox. */
             state: components["schemas"]["SandboxState"];
-            /** @description There are more snapshots. */
+            /** @description There are more snapshots than these. */
             truncated: boolean;
         };
         /** @description A sandbox that was made from one of the snapshots. */
@@ -3200,14 +3209,14 @@ export interface components {
          *     page of its sandboxes, deleted ones too.
          */
         Usage: {
-            /** @description Usage of each sandbox. */
+            /** @description What each sandbox used. */
             items: components["schemas"]["SandboxUsage"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
-            /** @description Usage of the organisation. */
+            /** @description What the organisation used. */
             total: components["schemas"]["UsageFigures"];
         };
-        /** @description Usage. */
+        /** @description What was used. */
         UsageFigures: {
             /**
              * Format: double
@@ -3226,8 +3235,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
-             *     measured.
+             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
+             *     is measured.
              * @default 0
              */
             estimated_seconds: number;
@@ -3239,25 +3248,25 @@ export interface components {
         };
         /** @description Query of `GET /v1/usage`. */
         UsageQuery: {
-            /** @description `next_cursor` of the previous page. */
+            /** @description `next_cursor` of the page before. */
             cursor?: string | null;
-            /** @description Start of the period, in whole hours; absent: the beginning. */
+            /** @description Begin of the period, to the hour; absent: the beginning. */
             from?: components["schemas"]["Timestamp"] | null;
             /**
              * Format: uint32
-             * @description Maximum number of items; default: 100.
+             * @description Items at most; default: 100.
              */
             limit?: number | null;
             /** @description Only this sandbox, over its whole life. */
             sandbox?: string | null;
-            /** @description End of the period (exclusive), in whole hours; absent: now. */
+            /** @description End of the period, to the hour, itself not in it; absent: now. */
             to?: components["schemas"]["Timestamp"] | null;
         };
         /** @description A volume. */
         Volume: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description The volume that it is a copy of, which may be deleted. */
+            /** @description The volume it began as a copy of; that may be gone. */
             from?: string | null;
             /** @description Id. */
             id: string;
@@ -3274,7 +3283,7 @@ export interface components {
             used_by?: string[] | null;
             /**
              * Format: uint64
-             * @description Bytes in use, measured by the host up to a minute ago.
+             * @description What it holds, as of the host's last look, which is up to a minute ago.
              */
             used_bytes: number;
         };
@@ -3289,7 +3298,7 @@ export interface components {
         };
         /** @description Query of `PUT …/files/archive`; the body is a tar, unpacked below `path` and nowhere else. */
         WriteArchive: {
-            /** @description Keep the owners that the archive names. */
+            /** @description Keep the owners the archive names. */
             keep_owner?: boolean;
             /** @description Absolute path of the directory to unpack into. */
             path: string;
@@ -3312,7 +3321,7 @@ export interface components {
             mode?: string | null;
             /** @description `user[:group]`, names or numbers. */
             owner?: string | null;
-            /** @description Create missing parent directories. */
+            /** @description Make missing parent directories. */
             parents?: boolean;
             /** @description Absolute path. */
             path: string;
@@ -3321,7 +3330,7 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description The result of a write or of an unpacked archive. */
+        /** @description What a write or an unpacked archive brought in. */
         Written: {
             /**
              * Format: uint64

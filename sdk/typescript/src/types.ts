@@ -69,6 +69,10 @@ export interface SshAccess extends Camel<Schemas["SshAccess"]> {}
 export interface SshKey extends Camel<Schemas["SshKey"]> {}
 /** A secret in a sandbox: the variable or the file that stands for it. */
 export interface SecretGrant extends Camel<Schemas["SecretGrant"]> {}
+/** The most that requests with a secret may use. */
+export interface SecretLimit extends Camel<Schemas["SecretLimit"]> {}
+/** A limit of a secret, and what was used of it. */
+export interface SecretBudget extends Camel<Schemas["SecretBudget"]> {}
 /** A sandbox that used a secret. */
 export interface SecretUser extends Camel<Schemas["SecretUser"]> {}
 /** A request with a secret that needs an approval. */

@@ -236,6 +236,9 @@ describe("sandboxes", { concurrency: 4 }, () => {
     assert.ok(asks.ask && !(await client.approvals()).some((one) => one.secret === name));
     await assert.rejects(client.approve("apr_aaaaaaaaaaaaaaaaaaaa", { seconds: 60 }), NotFoundError);
     await assert.rejects(client.deny("apr_aaaaaaaaaaaaaaaaaaaa"), NotFoundError);
+    const limits = [{ of: "requests", per: "day", max: 10 }] as const;
+    const limited = await client.setSecret(name, value, { hosts: ["api.example.com"], limits });
+    assert.deepEqual([limited.budgets[0]?.max, limited.budgets[0]?.used, limited.budgets.length], [10, 0, 1]);
     await client.removeSecret(name);
     assert.ok(!(await client.secrets()).some((one) => one.name === name));
   });

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use cove_api::secret::SecretLimit;
 
 #[derive(Debug, Subcommand)]
 pub enum SecretCommand {
@@ -19,6 +20,10 @@ pub enum SecretCommand {
         /// Hold each request that uses it until it is approved
         #[arg(long)]
         ask: bool,
+        /// What requests that use it may use in all, like requests=1000/day. Units: requests, bytes; scopes:
+        /// sandbox (each by itself), day (UTC) and organisation (all together)
+        #[arg(long = "limit", value_name = "UNIT=NUMBER/SCOPE")]
+        limits: Vec<SecretLimit>,
         /// File with the value; - is standard input [default: standard input, or a prompt in a terminal]
         #[arg(long, short)]
         file: Option<PathBuf>,

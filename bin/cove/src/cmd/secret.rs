@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use cove_api::PageQuery;
-use cove_api::secret::{Secret, SetSecret};
+use cove_api::secret::{Secret, SecretBudget, SetSecret};
 use cove_client::Client;
 
 use crate::args::SecretCommand;
@@ -22,6 +22,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
             hosts,
             usage,
             ask,
+            limits,
             file,
         } => {
             let value = read_value(&name, file.as_deref())?;
@@ -31,6 +32,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
                 hosts,
                 usage,
                 ask,
+                limits,
             };
             let secret = client.set_secret(&set).await?;
             match json {
@@ -44,12 +46,13 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
             if json {
                 return output::json(&uses);
             }
-            let mut table = Table::new(&["SANDBOX", "USES", "LAST"]);
+            let mut table = Table::new(&["SANDBOX", "USES", "LAST", "BUDGETS"]);
             for used in uses {
                 table.row([
                     used.sandbox,
                     used.uses.to_string(),
                     units::ago(used.last_used_at),
+                    budgets(&used.budgets),
                 ]);
             }
             table.print()
@@ -93,17 +96,21 @@ fn read_value(name: &str, file: Option<&Path>) -> Result<String, CliError> {
     Ok(value.strip_suffix('\r').unwrap_or(value).to_owned())
 }
 
-async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+pub async fn all(client: &Client) -> Result<Vec<Secret>, CliError> {
     let mut query = PageQuery::default();
-    let mut all: Vec<Secret> = Vec::new();
+    let mut all = Vec::new();
     loop {
         let page = client.secrets(&query).await?;
         all.extend(page.items);
         match page.next_cursor {
             Some(cursor) => query.cursor = Some(cursor),
-            None => break,
+            None => return Ok(all),
         }
     }
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), CliError> {
+    let all = all(client).await?;
     if json {
         return output::json(&all);
     }
@@ -115,6 +122,7 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
         "ASKS",
         "SET",
         "LAST USED",
+        "BUDGETS",
     ]);
     for secret in all {
         table.row([
@@ -127,7 +135,22 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
             secret
                 .last_used_at
                 .map_or_else(|| "never".into(), units::ago),
+            budgets(&secret.budgets),
         ]);
     }
     table.print()
+}
+
+/// Like `3/1000 requests per day`.
+fn budgets(budgets: &[SecretBudget]) -> String {
+    let each = budgets.iter().map(|it| {
+        let used = it.used.map_or_else(String::new, |used| format!("{used}/"));
+        format!(
+            "{used}{} {} per {}",
+            it.max,
+            it.of.as_str(),
+            it.per.as_str()
+        )
+    });
+    each.collect::<Vec<_>>().join(", ")
 }

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use cove_api::Timestamp;
 use cove_api::sandbox::ListSandboxes;
+use cove_api::secret::{BudgetScope, SecretBudget};
 use cove_api::tenancy::{Usage, UsageFigures, UsageQuery};
-use cove_client::Client;
+use cove_api::{ErrorCode, PageQuery, Timestamp};
+use cove_client::{Client, ClientError};
 use serde_json::json;
 use time::{Date, OffsetDateTime};
 
+use super::secret;
 use crate::args::UsageArgs;
 use crate::output::{self, Table};
 use crate::report::CliError;
@@ -39,8 +41,12 @@ pub async fn run(client: &Client, args: &UsageArgs, json: bool) -> Result<(), Cl
         by_day.push((day, client.usage(&query).await?.total));
     }
     let names = names(client).await?;
+    let budgets = match args.sandbox {
+        Some(_) => Vec::new(),
+        None => budgets(client).await?,
+    };
     if json {
-        return output::json(&as_json(&usage, &by_day, &names));
+        return output::json(&as_json(&usage, &by_day, &names, &budgets));
     }
     if !by_day.is_empty() {
         let mut table = headed("DAY", None);
@@ -65,7 +71,45 @@ pub async fn run(client: &Client, args: &UsageArgs, json: bool) -> Result<(), Cl
         table.row([format!("{hidden} more")]);
     }
     table.row([vec!["total".to_owned(), String::new()], cells(&usage.total)].concat());
+    table.print()?;
+    if budgets.is_empty() {
+        return Ok(());
+    }
+    output::line("")?;
+    let mut table = Table::new(&["SECRET", "UNIT", "PER", "USED", "LEFT", "RENEWS"]);
+    for (secret, budget) in &budgets {
+        let used = budget.used.unwrap_or(0);
+        table.row([
+            secret.clone(),
+            budget.of.as_str().to_owned(),
+            budget.per.as_str().to_owned(),
+            used.to_string(),
+            budget.max.saturating_sub(used).to_string(),
+            budget
+                .renews_at
+                .map_or_else(|| "never".to_owned(), |at| at.to_string()),
+        ]);
+    }
     table.print()
+}
+
+/// What sandboxes used of the budgets that they share. A key that may not list secrets sees none.
+async fn budgets(client: &Client) -> Result<Vec<(String, SecretBudget)>, CliError> {
+    let secrets = match client.secrets(&PageQuery::default()).await {
+        Err(ClientError::Refused { detail, .. }) if detail.code == ErrorCode::Forbidden => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error.into()),
+        Ok(_) => secret::all(client).await?,
+    };
+    let each = secrets.into_iter().flat_map(|secret| {
+        let name = secret.name;
+        let shared = secret.budgets.into_iter();
+        shared
+            .filter(|it| it.per != BudgetScope::Sandbox)
+            .map(move |it| (name.clone(), it))
+    });
+    Ok(each.collect())
 }
 
 /// The last days up to today, oldest first.
@@ -135,6 +179,7 @@ fn as_json(
     usage: &Usage,
     days: &[(Date, UsageFigures)],
     names: &HashMap<String, String>,
+    budgets: &[(String, SecretBudget)],
 ) -> serde_json::Value {
     let items: Vec<_> = usage
         .items
@@ -153,6 +198,14 @@ fn as_json(
             .map(|(day, figures)| json!({ "day": day.to_string(), "total": figures }))
             .collect();
         all["days"] = json!(days);
+    }
+    if !budgets.is_empty() {
+        let budgets = budgets.iter().map(|(secret, budget)| {
+            let mut value = json!(budget);
+            value["secret"] = json!(secret);
+            value
+        });
+        all["budgets"] = budgets.collect();
     }
     all
 }

@@ -54,6 +54,9 @@ pub(super) struct World {
     pub secrets_waited: bool,
     /// What is told to whoever asks next.
     pub secret_uses: Vec<cove_runner_api::SecretUseReport>,
+    /// What is needed of budgets and was granted, and what is given back.
+    pub budgets: cove_runner_api::BudgetsWanted,
+    pub granted: Vec<cove_runner_api::BudgetGrant>,
     /// Approvals by organisation, and what was decided.
     pub approvals: Vec<(cove_model::OrgId, cove_model::approval::Approval)>,
     pub decided: Vec<(cove_model::ApprovalId, cove_model::approval::Decision)>,

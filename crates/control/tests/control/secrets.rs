@@ -15,6 +15,7 @@ fn set(name: &str, value: &str, host: &str) -> SetSecret {
             hosts: vec![host.parse().unwrap()],
             usage: "bearer".parse().unwrap(),
             ask: false,
+            limits: Vec::new(),
         },
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use cove_isolation::accounts;
 use cove_model::approval::{APPROVALS_MAX, Approval, ApprovalState, Decision};
 use cove_model::secret::{OrgSecrets, SecretHost};
 use cove_model::{ApprovalId, OrgId, SandboxId};
-use cove_runner_api::SecretUseReport;
+use cove_runner_api::{BudgetBack, SecretUseReport};
 use cove_terminator::call::{
     ASKED_MAX, Asked, Call, Decided, Placed, PlacedGrant, Reply, Revealed, Start, USES_MAX, Used,
 };
@@ -32,6 +33,10 @@ use tokio::sync::Mutex;
 
 use super::HostKeySource;
 use crate::config::EngineConfig;
+
+mod budgets;
+
+use budgets::Bells;
 
 /// Where distributions keep the certificates that this host trusts.
 const ROOTS: [&str; 3] = [
@@ -58,6 +63,7 @@ pub struct Terminators {
     extra_roots: Option<PathBuf>,
     approval_hold: Duration,
     orgs: parking_lot::Mutex<HashMap<OrgId, Known>>,
+    bells: Arc<Bells>,
 }
 
 struct Known {
@@ -75,6 +81,8 @@ struct Org {
     /// While it has sandboxes with secrets.
     serving: Option<Serving>,
     uses: Vec<(SandboxId, String, Used)>,
+    /// Parts of budgets that a process gave back before it ended.
+    back: Vec<BudgetBack>,
     /// Approvals that control has heard of.
     told: HashSet<ApprovalId>,
 }
@@ -259,6 +267,7 @@ impl Terminators {
             extra_roots: config.secret_roots.clone(),
             approval_hold: config.approval_hold,
             orgs: parking_lot::Mutex::default(),
+            bells: Arc::default(),
         }
     }
 
@@ -428,11 +437,16 @@ impl Terminators {
         }
         // What it used last is still told, since it can use nothing any more.
         let used = serving.ask_uses().await.unwrap_or_default();
+        let wanted = serving.ask_wanted(org).await.unwrap_or_default();
         serving.sandboxes.remove(sandbox);
         let last = serving.sandboxes.is_empty();
         entry.uses.extend(used);
         if last {
             entry.serving = None;
+        }
+        if !wanted.back.is_empty() {
+            entry.back.extend(wanted.back);
+            self.bells.ring(org);
         }
     }
 
@@ -558,7 +572,9 @@ impl Terminators {
         };
         let start = self.start(org, secrets, gateway_uid).await?;
         let program = cove_embedded::TERMINATOR;
-        let mut process = Process::launch(program, &start, &serving.listener).await?;
+        let bell = self.bells.hang(org)?;
+        let mut process = Process::launch(program, &start, &serving.listener, bell.as_fd()).await?;
+        drop(bell);
         drop(start);
         let told = Call::Secrets(secrets.secrets.clone());
         if process.call(&told).await? == Reply::Refused {

@@ -18,7 +18,9 @@ impl Request {
     pub fn bound(&mut self) -> Result<(), RunnerError> {
         match self {
             Self::Stop { grace_ms, .. } => *grace_ms = (*grace_ms).min(GRACE_MAX_MS),
-            Self::Events { wait_ms, .. } => *wait_ms = (*wait_ms).min(WAIT_MAX_MS),
+            Self::Events { wait_ms, .. } | Self::BudgetsWanted { wait_ms } => {
+                *wait_ms = (*wait_ms).min(WAIT_MAX_MS);
+            }
             Self::Egress { query } => {
                 query.wait_ms = query.wait_ms.min(WAIT_MAX_MS);
                 query.limit = query.limit.min(EGRESS_ENTRIES_MAX);

@@ -22,10 +22,11 @@ use tokio::time::timeout;
 use super::frame::{self, Kind, LIST_BYTES_MAX};
 use super::{Request, SIDE};
 use crate::{
-    ByteStream, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity,
-    HostInventory, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, Refusals,
-    Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView,
-    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    BudgetGrant, BudgetsWanted, ByteStream, CreateRequest, EgressBatch, EgressQuery, EventBatch,
+    GuestStream, HostIdentity, HostInventory, HostReport, ImageJob, ImageOwner, ImageSource,
+    ImageView, Imported, Refusals, Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError,
+    Sample, SandboxView, SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest,
+    VolumeView,
 };
 
 /// How long the socket may take to accept.
@@ -481,6 +482,15 @@ impl RunnerApi for Client {
 
     async fn secret_uses(&self) -> Result<SecretUses, RunnerError> {
         self.question(Request::SecretUses).await
+    }
+
+    async fn budgets_wanted(&self, wait_ms: u64) -> Result<BudgetsWanted, RunnerError> {
+        let limit = QUESTION_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
+        self.ask(Request::BudgetsWanted { wait_ms }, limit).await
+    }
+
+    async fn grant_budgets(&self, grants: Vec<BudgetGrant>) -> Result<(), RunnerError> {
+        self.change(Request::GrantBudgets { grants }).await
     }
 
     async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {

@@ -39,6 +39,9 @@ pub const SECRETS: Feature = Feature::new("secrets");
 /// Secrets whose use waits until somebody agrees to it.
 pub const APPROVALS: Feature = Feature::new("approvals");
 
+/// Secrets that have a budget.
+pub const BUDGETS: Feature = Feature::new("budgets");
+
 /// Volumes with their owner and size, mounted where a sandbox asked for them, read-only where it asked for that.
 pub const VOLUMES: Feature = Feature::new("volumes");
 
@@ -59,6 +62,7 @@ pub const FEATURES: &[Feature] = &[
     METADATA,
     SECRETS,
     APPROVALS,
+    BUDGETS,
     VOLUMES,
     ACCEL,
 ];
@@ -111,18 +115,24 @@ impl Request {
                     .add_if(memory_max_mb.is_some(), MEMORY_GROWTH);
             }
             Self::SetSecrets { secrets } => {
-                let asks = secrets.secrets.iter().any(|secret| {
+                needs.add(SECRETS);
+                for secret in &secrets.secrets {
                     let SecretBinding {
                         ask,
+                        limits,
                         hosts: _,
                         usage: _,
                     } = &secret.binding;
-                    *ask
-                });
-                needs.add(SECRETS).add_if(asks, APPROVALS);
+                    needs
+                        .add_if(*ask, APPROVALS)
+                        .add_if(!limits.is_empty(), BUDGETS);
+                }
             }
             Self::ExposedSecrets { id: _ } => {
                 needs.add(SECRETS);
+            }
+            Self::BudgetsWanted { wait_ms: _ } | Self::GrantBudgets { grants: _ } => {
+                needs.add(BUDGETS);
             }
             Self::Approvals { org: _ }
             | Self::DecideApproval {

@@ -272,9 +272,9 @@ impl Waiting {
     fn enter(&self, request: &mut Request) -> Option<SemaphorePermit<'_>> {
         let (room, wait_ms) = match request {
             Request::Egress { query } => (&self.logs, &mut query.wait_ms),
-            Request::Events { wait_ms, .. } | Request::Visitors { wait_ms } => {
-                (&self.events, wait_ms)
-            }
+            Request::Events { wait_ms, .. }
+            | Request::Visitors { wait_ms }
+            | Request::BudgetsWanted { wait_ms } => (&self.events, wait_ms),
             _ => return None,
         };
         if *wait_ms == 0 {
@@ -416,6 +416,8 @@ async fn perform(api: &dyn RunnerApi, request: Request) -> Result<Answer, Runner
         Request::SetSecrets { secrets } => whole(&api.set_secrets(secrets).await?),
         Request::ExposedSecrets { id } => whole(&api.exposed_secrets(&id).await?),
         Request::SecretUses => whole(&api.secret_uses().await?),
+        Request::BudgetsWanted { wait_ms } => whole(&api.budgets_wanted(wait_ms).await?),
+        Request::GrantBudgets { grants } => whole(&api.grant_budgets(grants).await?),
         Request::Approvals { org } => whole(&api.approvals(&org).await?),
         Request::DecideApproval { org, id, decision } => {
             whole(&api.decide_approval(&org, &id, decision).await?)

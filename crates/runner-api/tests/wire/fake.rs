@@ -480,6 +480,12 @@ impl RunnerApi for Fake {
             id: id.to_string(),
         })
     }
+    async fn budgets_wanted(&self, _: u64) -> Result<cove_runner_api::BudgetsWanted, RunnerError> {
+        Ok(cove_runner_api::BudgetsWanted::default())
+    }
+    async fn grant_budgets(&self, _: Vec<cove_runner_api::BudgetGrant>) -> Result<(), RunnerError> {
+        Ok(())
+    }
     async fn secret_uses(&self) -> Result<cove_runner_api::SecretUses, RunnerError> {
         Ok(Default::default())
     }

@@ -100,6 +100,28 @@ fn reinstated() -> Reinstate {
     }
 }
 
+/// One secret of an organisation.
+async fn secrets(client: &Client, ask: bool, limits: &[&str]) -> cove_model::secret::OrgSecrets {
+    let org = cove_model::OrgId::random();
+    let binding = cove_model::secret::SecretBinding {
+        hosts: vec!["api.example".parse().unwrap()],
+        usage: "bearer".parse().unwrap(),
+        ask,
+        limits: limits.iter().map(|text| text.parse().unwrap()).collect(),
+    };
+    let secret = cove_model::secret::SealedSecret {
+        id: cove_model::SecretId::random(),
+        name: "token".into(),
+        version: 1,
+        binding,
+        sealed: "AAAA".into(),
+    };
+    cove_model::secret::OrgSecrets {
+        keys: client.make_secret_keys(&org).await.unwrap(),
+        secrets: vec![secret],
+    }
+}
+
 #[tokio::test]
 async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature() {
     for missing in FEATURES.iter().copied() {
@@ -107,7 +129,12 @@ async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature
         let client = served.client();
         let id = SandboxId::random();
         let mut refusals = Vec::new();
-        let elsewhere = [needs::IMAGE_OWNER, needs::REGISTRY_SECRET, needs::APPROVALS];
+        let elsewhere = [
+            needs::IMAGE_OWNER,
+            needs::REGISTRY_SECRET,
+            needs::APPROVALS,
+            needs::BUDGETS,
+        ];
         let of_sandbox = !elsewhere.contains(&missing);
         if of_sandbox {
             let created = client.create(request(full_spec(), true)).await;
@@ -126,25 +153,16 @@ async fn every_call_that_restricts_is_refused_by_a_runner_that_lacks_the_feature
             };
             refusals.push(("resize", client.resize(&id, patch).await.err()));
         }
+        if missing == needs::BUDGETS {
+            let secrets = secrets(&client, false, &["requests=1/day"]).await;
+            refusals.push(("set secrets", client.set_secrets(secrets).await.err()));
+            refusals.push(("budgets wanted", client.budgets_wanted(0).await.err()));
+            let granted = client.grant_budgets(Vec::new()).await;
+            refusals.push(("grant budgets", granted.err()));
+        }
         if missing == needs::APPROVALS {
-            let org = cove_model::OrgId::random();
-            let keys = client.make_secret_keys(&org).await.unwrap();
-            let binding = cove_model::secret::SecretBinding {
-                hosts: vec!["api.example".parse().unwrap()],
-                usage: "bearer".parse().unwrap(),
-                ask: true,
-            };
-            let secret = cove_model::secret::SealedSecret {
-                id: cove_model::SecretId::random(),
-                name: "token".into(),
-                version: 1,
-                binding,
-                sealed: "AAAA".into(),
-            };
-            let secrets = cove_model::secret::OrgSecrets {
-                keys,
-                secrets: vec![secret],
-            };
+            let secrets = secrets(&client, true, &[]).await;
+            let org = secrets.keys.org.clone();
             refusals.push(("set secrets", client.set_secrets(secrets).await.err()));
             refusals.push(("approvals", client.approvals(&org).await.err()));
             let id = cove_model::ApprovalId::random();

@@ -2,7 +2,9 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use cove_api::secret::{RotatedSecretKeys, Secret, SecretUser, SetSecret};
+use cove_api::secret::{
+    BudgetScope, RotatedSecretKeys, Secret, SecretBudget, SecretLimit, SecretUser, SetSecret,
+};
 use cove_api::{NoQuery, Page, PageQuery, Timestamp};
 use cove_control::Zeroizing;
 use cove_model::secret::{SecretBinding, SecretHost};
@@ -20,7 +22,12 @@ pub async fn list(
 ) -> Answer {
     let page = page_request(query)?;
     let secrets = app.control.list_secrets(&caller.principal, &page).await?;
-    ok(convert::page(secrets, shown))
+    let org = &caller.principal.org;
+    let budgets = app.control.secret_budgets(org, &secrets.items).await?;
+    let mut budgets = budgets.into_iter();
+    ok(convert::page(secrets, |secret| {
+        shown(secret, budgets.next().unwrap_or_default())
+    }))
 }
 
 pub async fn set(
@@ -36,6 +43,7 @@ pub async fn set(
         hosts: hosts.collect::<Result<_, _>>().map_err(invalid)?,
         usage: body.usage.parse().map_err(invalid)?,
         ask: body.ask,
+        limits: body.limits,
     };
     let request = cove_control::SetSecret {
         name: body.name,
@@ -43,7 +51,12 @@ pub async fn set(
         binding,
     };
     let secret = app.control.set_secret(&caller.principal, request).await?;
-    with_status(StatusCode::CREATED, shown(secret))
+    let secrets = [secret];
+    let org = &caller.principal.org;
+    let budgets = app.control.secret_budgets(org, &secrets).await?;
+    let [secret] = secrets;
+    let budgets = budgets.into_iter().next().unwrap_or_default();
+    with_status(StatusCode::CREATED, shown(secret, budgets))
 }
 
 pub async fn remove(
@@ -63,13 +76,23 @@ pub async fn uses(
     Names(name): Names<String>,
 ) -> Answer {
     let uses = app.control.secret_uses(&caller.principal, &name).await?;
-    let user = |used: cove_control::SecretUsage| SecretUser {
+    let mut budgets = app
+        .control
+        .sandbox_budgets(&caller.principal, &name)
+        .await?;
+    let mut user = |used: cove_control::SecretUsage| SecretUser {
         sandbox: used.sandbox.to_string(),
         uses: used.count,
+        budgets: budgets
+            .remove(&used.sandbox)
+            .unwrap_or_default()
+            .into_iter()
+            .map(budget)
+            .collect(),
         last_used_at: used.last_used_at.into(),
     };
     ok(Page {
-        items: uses.into_iter().map(user).collect(),
+        items: uses.into_iter().map(&mut user).collect(),
         next_cursor: None,
     })
 }
@@ -83,7 +106,23 @@ pub async fn rotate(
     ok(RotatedSecretKeys { organisations })
 }
 
-fn shown(secret: cove_control::SecretRecord) -> Secret {
+fn budget(budget: cove_control::SecretBudget) -> SecretBudget {
+    let SecretLimit { of, per, max } = budget.limit;
+    SecretBudget {
+        of,
+        per,
+        max,
+        used: Some(budget.used),
+        renews_at: budget.renews_at.map(Timestamp),
+    }
+}
+
+fn shown(secret: cove_control::SecretRecord, budgets: Vec<cove_control::SecretBudget>) -> Secret {
+    let budgets = budgets.into_iter().map(|it| SecretBudget {
+        // Each sandbox has its own: `uses` shows them.
+        used: (it.limit.per != BudgetScope::Sandbox).then_some(it.used),
+        ..budget(it)
+    });
     Secret {
         id: secret.id.to_string(),
         name: secret.name,
@@ -96,6 +135,7 @@ fn shown(secret: cove_control::SecretRecord) -> Secret {
             .collect(),
         usage: secret.binding.usage.to_string(),
         ask: secret.binding.ask,
+        budgets: budgets.collect(),
         created_at: secret.created_at.into(),
         updated_at: secret.updated_at.into(),
         last_used_at: secret.last_used_at.map(Timestamp),

@@ -14,6 +14,7 @@ fn set(name: &str, value: &str, hosts: &[&str], usage: &str) -> SetSecret {
         hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
         usage: usage.into(),
         ask: false,
+        limits: Vec::new(),
     }
 }
 
@@ -157,4 +158,66 @@ async fn a_secret_that_asks_is_shown_as_such_and_decisions_are_the_admins() {
         let decided = client.decide_approval(id, &wrong).await;
         assert_eq!(refused(decided).0, 422, "{wrong:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_shown_with_what_was_used_and_bad_ones_change_nothing() {
+    use cove_api::secret::{BudgetScope, SecretLimit};
+    let server = Server::bare().await;
+    let client = &server.client;
+    let limits = |texts: &[&str]| -> Vec<SecretLimit> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let with = |limits| SetSecret {
+        limits,
+        ..set("metered", CANARY, &["api.example"], "bearer")
+    };
+    let texts = ["requests=5/day", "bytes=9/sandbox", "bytes=7/organisation"];
+    let kept = client.set_secret(&with(limits(&texts))).await.unwrap();
+    let shown: Vec<_> = kept.budgets.iter().map(|it| (it.max, it.used)).collect();
+    assert_eq!(shown, [(5, Some(0)), (9, None), (7, Some(0))]);
+    let renews = |it: &&cove_api::secret::SecretBudget| it.renews_at.is_some();
+    let renewing: Vec<_> = kept
+        .budgets
+        .iter()
+        .filter(renews)
+        .map(|it| it.per)
+        .collect();
+    assert_eq!(renewing, [BudgetScope::Day]);
+    let zero = SecretLimit {
+        max: 0,
+        ..limits(&["requests=1/day"])[0]
+    };
+    let large = SecretLimit {
+        max: cove_limits::SECRET_LIMIT_MAX + 1,
+        ..zero
+    };
+    let exposed = SetSecret {
+        limits: limits(&["requests=1/day"]),
+        ..set("metered", CANARY, &[], "exposed")
+    };
+    for bad in [
+        with(vec![zero]),
+        with(vec![large]),
+        with(limits(&["requests=1/day", "requests=2/day"])),
+        exposed,
+    ] {
+        assert_eq!(refused(client.set_secret(&bad).await).0, 422);
+    }
+    let listed = client.secrets(&PageQuery::default()).await.unwrap();
+    assert_eq!(listed.items, [kept]);
+    for unknown in [
+        r#"{"of":"requests","per":"week","max":1}"#,
+        r#"{"of":"calls","per":"day","max":1}"#,
+        r#"{"of":"requests","per":"day","max":-1}"#,
+        r#"{"of":"requests","per":"day","max":1,"burst":2}"#,
+    ] {
+        assert!(
+            serde_json::from_str::<SecretLimit>(unknown).is_err(),
+            "{unknown}"
+        );
+    }
+    // Without limits there are none again.
+    let plain = client.set_secret(&with(Vec::new())).await.unwrap();
+    assert!(plain.budgets.is_empty());
 }

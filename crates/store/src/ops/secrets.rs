@@ -183,6 +183,9 @@ impl Op for Remove {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let gone = "DELETE FROM secret_uses WHERE org = ?1 AND secret = ?2";
         tx.execute(gone, values![&self.0, self.1.as_str()]).await?;
+        let spent = "DELETE FROM secret_spend WHERE org = ?1 AND secret IN \
+                     (SELECT id FROM secrets WHERE org = ?1 AND name = ?2)";
+        tx.execute(spent, values![&self.0, self.1.as_str()]).await?;
         let removed = tx
             .execute(
                 "DELETE FROM secrets WHERE org = ?1 AND name = ?2",

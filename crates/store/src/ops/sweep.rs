@@ -106,7 +106,7 @@ async fn bury<T: Tx>(tx: &mut T, keep: &Retention) -> Result<u64, StoreError> {
          estimated_ms = usage_hours.estimated_ms + excluded.estimated_ms"
     );
     tx.execute(&fold, which).await?;
-    for table in ["usage_hours", "usage_marks", "port_shares"] {
+    for table in ["usage_hours", "usage_marks", "port_shares", "secret_spend"] {
         let sql = format!("DELETE FROM {table} WHERE sandbox IN ({dead})");
         tx.execute(&sql, which).await?;
     }

@@ -105,7 +105,7 @@ fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     let raw = Connection::open(path).unwrap();
     raw.execute_batch(&format!(
         "DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
-         DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; \
+         DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; DROP TABLE secret_spend; \
          ALTER TABLE api_keys DROP COLUMN sandbox; DROP TABLE builds; DROP TABLE build_cache; \
          DROP INDEX snapshots_uploading; DROP INDEX snapshots_evictable; \
          ALTER TABLE snapshots DROP COLUMN object_copy; \

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
-use hyper::{HeaderMap, Response, StatusCode};
+use hyper::{HeaderMap, Response};
 
 use super::carry::Answer;
 use super::decode::{self, Decoder};
 use super::heads::{only_chunked, only_identity};
+use super::meter::{Metered, is_bodiless};
 use super::refusal::Refusal;
 use super::scrub::{Scrubber, Stream};
 use super::table::{Connection, Held};
@@ -22,7 +23,7 @@ use super::table::{Connection, Held};
 pub fn scrubbed(
     connection: &Connection,
     room: Option<Held>,
-    answer: Response<Incoming>,
+    answer: Response<Metered<Incoming>>,
     scrubber: Option<Arc<Scrubber>>,
     head: bool,
 ) -> Result<Answer, Refusal> {
@@ -32,17 +33,10 @@ pub fn scrubbed(
     let Some(scrubber) = scrubber else {
         // The server has no value that it could repeat.
         only_chunked(&parts.headers)?;
-        let body = body.map_err(io::Error::other);
         return Ok(Response::from_parts(parts, body.boxed_unsync()));
     };
     scrub_headers(&mut parts.headers, &scrubber);
-    let bodiless = head
-        || parts.status.is_informational()
-        || matches!(
-            parts.status,
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-    if bodiless {
+    if is_bodiless(parts.status, head) {
         // Whatever the server sends after it all the same.
         let none = Full::default().map_err(|never| match never {});
         return Ok(Response::from_parts(parts, none.boxed_unsync()));
@@ -83,7 +77,7 @@ fn scrub_headers(headers: &mut HeaderMap, scrubber: &Scrubber) {
 
 /// A body without values of secrets.
 struct Scrubbed {
-    body: Incoming,
+    body: Metered<Incoming>,
     decoder: Option<(Decoder, Held)>,
     /// Not decompressed yet.
     compressed: Bytes,
@@ -141,7 +135,7 @@ impl Body for Scrubbed {
             }
             let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => {
                     this.ended = true;
                     let rest = this.rest()?;

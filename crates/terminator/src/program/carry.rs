@@ -35,6 +35,7 @@ use super::certificates::Certificates;
 use super::chunks::{CHUNK_MAX, Resigned};
 use super::decode;
 use super::heads::{is_websocket, only_chunked, restrain};
+use super::meter::{Meter, Metered, request_head};
 use super::refusal::Refusal;
 use super::sigv4::{self, Payload, Signing};
 use super::swap::{swap, swap_form};
@@ -146,8 +147,8 @@ impl AsyncWrite for Counted {
 }
 
 enum Sender {
-    One(Mutex<hyper::client::conn::http1::SendRequest<Outgoing>>),
-    Many(hyper::client::conn::http2::SendRequest<Outgoing>),
+    One(Mutex<hyper::client::conn::http1::SendRequest<Metered<Outgoing>>>),
+    Many(hyper::client::conn::http2::SendRequest<Metered<Outgoing>>),
 }
 
 impl Sender {
@@ -159,7 +160,7 @@ impl Sender {
         }
     }
 
-    async fn send(&self, request: Request<Outgoing>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&self, request: Request<Metered<Outgoing>>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::One(sender) => {
                 let mut sender = sender.lock().await;
@@ -394,14 +395,21 @@ impl Exchange {
         let body = self
             .outgoing(&mut parts, body, signing, &usable, &mut used, now)
             .await?;
+        let length = hyper::body::Body::size_hint(&body);
+        let meter = Meter::reserve(&self.connection, &used, &parts, &length, upgrading).await?;
         if !used.is_empty() && !self.connection.use_now(&used, &permit) {
             return Err(Refusal::Unknown);
         }
         drop(used);
         drop(usable);
         let head = parts.method == Method::HEAD;
+        if let Some(meter) = &meter {
+            meter.sent(request_head(&parts));
+        }
+        let body = Metered::new(body, meter.clone());
         let sent = self.sender.send(Request::from_parts(parts, body)).await;
-        let mut answer = sent.map_err(|_| Refusal::Server)?;
+        let over = || meter.as_ref().and_then(|meter| meter.over());
+        let mut answer = sent.map_err(|_| over().unwrap_or(Refusal::Server))?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let client = client.filter(|_| is_websocket(answer.headers()));
             let client = client.ok_or(Refusal::Server)?;
@@ -409,6 +417,12 @@ impl Exchange {
             self.tunnels.lock().await.spawn(tunnel(client, server));
         }
         let scrubber = scrubber.filter(|_| searched || !answer.status().is_success());
+        let (parts, body) = answer.into_parts();
+        if let Some(meter) = &meter {
+            let length = hyper::body::Body::size_hint(&body).exact();
+            meter.answered(&parts, head, length).await?;
+        }
+        let answer = Response::from_parts(parts, Metered::new(body, meter));
         scrubbed(&self.connection, room, answer, scrubber, head)
     }
 

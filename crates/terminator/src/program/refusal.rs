@@ -3,8 +3,13 @@
 use bytes::Bytes;
 use cove_model::ApprovalId;
 use cove_model::approval::APPROVALS_PENDING_MAX;
+use cove_model::secret::BudgetUnit;
 use http_body_util::Full;
 use hyper::{Response, StatusCode, header};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::table::now_ms;
 
 /// Has the approval's id, for programs.
 const APPROVAL_HEADER: &str = "cove-approval";
@@ -71,6 +76,56 @@ pub enum Refusal {
         "the server ended the connection while the request waited for its approval; send the request again on a new connection"
     )]
     Left,
+    #[error("{0}")]
+    OverBudget(Box<Over>),
+    #[error("a budget of a secret cannot be checked now; try again")]
+    Unchecked,
+    #[error(
+        "a secret with a limit on bytes cannot be used with upgrades such as WebSocket, whose frames are not counted"
+    )]
+    Uncountable,
+}
+
+/// What a request would have taken, and what there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Over {
+    pub secret: String,
+    pub of: BudgetUnit,
+    /// The sandbox's own, not shared with others.
+    pub own: bool,
+    pub need: u64,
+    pub left: u64,
+    /// Milliseconds since 1970.
+    pub renews_ms: Option<u64>,
+}
+
+impl Over {
+    /// Whole seconds from now until the budget renews.
+    fn renews_in(&self) -> Option<u64> {
+        let renews = self.renews_ms?;
+        Some(renews.saturating_sub(now_ms()).div_ceil(1000))
+    }
+}
+
+impl std::fmt::Display for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let of = self.of.as_str();
+        let own = if self.own { " of this sandbox" } else { "" };
+        write!(
+            f,
+            "over the budget of secret '{}'{own}: {} {of} left, and this request may take {}; ",
+            self.secret, self.left, self.need
+        )?;
+        let renews = self.renews_ms.and_then(|ms| i64::try_from(ms / 1000).ok());
+        let renews = renews.and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+        match renews.and_then(|at| at.format(&Rfc3339).ok()) {
+            Some(at) => write!(f, "it renews at {at}"),
+            None => write!(
+                f,
+                "it does not renew; `cove secret set --limit` can raise it"
+            ),
+        }
+    }
 }
 
 impl Refusal {
@@ -80,8 +135,9 @@ impl Refusal {
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unknown | Self::Scope | Self::Asymmetric | Self::Expired => StatusCode::FORBIDDEN,
             Self::Asked(_) | Self::AskedForTime(_) | Self::Denied(_) => StatusCode::FORBIDDEN,
-            Self::TooManyAsked => StatusCode::TOO_MANY_REQUESTS,
-            Self::Left => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyAsked | Self::OverBudget(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Left | Self::Unchecked => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Uncountable => StatusCode::FORBIDDEN,
             Self::Unshowable | Self::Unwritable | Self::Signature => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
@@ -100,6 +156,12 @@ impl Refusal {
             && let Ok(id) = header::HeaderValue::from_str(id.as_str())
         {
             response.headers_mut().insert(APPROVAL_HEADER, id);
+        }
+        if let Self::OverBudget(over) = &self
+            && let Some(seconds) = over.renews_in()
+        {
+            let seconds = header::HeaderValue::from(seconds);
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
     }

@@ -53,7 +53,9 @@ pub async fn serve(
     config: Config,
     listener: UnixListener,
     mut engine: UnixStream,
+    bell: UnixStream,
 ) -> io::Result<()> {
+    config.table.hang_bell(bell);
     let (table, certificates) = (config.table.clone(), config.certificates.clone());
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     tokio::spawn(async move {
@@ -99,6 +101,11 @@ pub async fn serve(
             Ok(Call::Asked { after }) => Reply::Asked(config.table.asked(after.as_ref())),
             Ok(Call::Decide { approval, decision }) => {
                 Reply::Decided(config.table.decide(&approval, decision))
+            }
+            Ok(Call::Wanted) => Reply::Wanted(config.table.take_wanted()),
+            Ok(Call::Grant(granted)) => {
+                config.table.grant(&granted);
+                Reply::Done
             }
             Ok(Call::Uses) => Reply::Uses(config.table.take_uses()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),

@@ -1,8 +1,8 @@
 //! What the process knows: the organisation's secrets, opened, and which sandbox has which placeholder.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cove_model::approval::Decision;
 use cove_model::network::Name;
@@ -11,13 +11,17 @@ use cove_model::{ApprovalId, OrgId, SandboxId, SecretId};
 use cove_vault::{About, OpenedKeys, Zeroizing};
 use parking_lot::Mutex;
 use time::OffsetDateTime;
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 
 use super::approvals::{Approvals, Asking, Permit, Wanted};
+use super::budgets::{Budgets, Need, Part, Tried};
 use super::refusal::Refusal;
 use super::scrub::{Scrubber, Searcher};
 use super::totp;
-use crate::call::{Asked, Decided, Placed, USES_MAX, Used};
+use crate::call::{
+    Asked, Decided, Granted, Placed, USES_MAX, Used, WANTED_MAX, Wanted as BudgetWanted,
+};
 
 /// Connections of one sandbox at once. What each holds in memory is bounded; a sandbox gets a small part of all.
 const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
@@ -25,6 +29,9 @@ const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
 /// Bytes of bodies that are held for all sandboxes, and for one of them.
 const HELD_MAX: usize = 128 << 20;
 const HELD_PER_SANDBOX_MAX: usize = 32 << 20;
+/// How long a request waits for a part of a budget, and how often it looks whether it is there.
+const BLOCK_WAIT: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What an empty body counts once it is read.
 const HELD_MIN: usize = 4096;
 
@@ -41,8 +48,10 @@ pub struct Usable {
     pub value: Arc<Zeroizing<String>>,
     pub binding: SecretBinding,
     pub placeholder: String,
-    key: (SecretId, u64),
-    slots: (u32, u32),
+    pub name: Arc<str>,
+    pub key: (SecretId, u64),
+    /// Of the sandbox and the secret.
+    pub slots: (u32, u32),
 }
 
 impl Usable {
@@ -127,7 +136,20 @@ impl Drop for Waiting {
     }
 }
 
+/// Takes what a request waits for off its budgets when it does not wait any more.
+struct Waited<'a> {
+    table: &'a Table,
+    needs: &'a [Need],
+}
+
+impl Drop for Waited<'_> {
+    fn drop(&mut self) {
+        self.table.state.lock().budgets.waited(self.needs);
+    }
+}
+
 struct Opened {
+    name: Arc<str>,
     value: Arc<Zeroizing<String>>,
     sealed: SealedSecret,
 }
@@ -143,6 +165,10 @@ pub struct Table {
     decisions: watch::Sender<()>,
     /// How long a request waits for one.
     hold: Duration,
+    /// Tells requests that wait for a part of a budget to look again.
+    grants: watch::Sender<()>,
+    /// Tells the engine that a budget is short of something.
+    bell: OnceLock<UnixStream>,
 }
 
 #[derive(Default)]
@@ -154,6 +180,7 @@ struct State {
     /// Bytes of bodies by sandbox.
     held: HashMap<SandboxId, usize>,
     approvals: Approvals,
+    budgets: Budgets,
     next: u64,
 }
 
@@ -187,7 +214,45 @@ impl Table {
             searchers: Mutex::default(),
             decisions: watch::Sender::new(()),
             hold,
+            grants: watch::Sender::new(()),
+            bell: OnceLock::new(),
         }
+    }
+
+    pub fn hang_bell(&self, bell: UnixStream) {
+        // There is one, hung at the start.
+        let _ = self.bell.set(bell);
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            // One that is full has rung.
+            let _ = bell.try_write(&[0]);
+        }
+    }
+
+    /// What budgets are short of and what they give back, once.
+    pub fn take_wanted(&self) -> Vec<BudgetWanted> {
+        let mut state = self.state.lock();
+        let wanted = state.budgets.take_wanted(Instant::now());
+        if wanted.len() == WANTED_MAX {
+            self.ring();
+        }
+        wanted
+    }
+
+    pub fn grant(&self, granted: &[Granted]) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        for one in granted {
+            let mut grants = state.placed.values().flat_map(|placed| &placed.grants);
+            let name = grants.find(|it| it.slot == one.purse.secret);
+            let name = name.map(|grant| grant.secret.clone());
+            let id = name.and_then(|name| state.secrets.get(&name));
+            let id = id.map(|opened| opened.sealed.id.clone());
+            state.budgets.grant(one, id.as_ref(), now);
+        }
+        self.grants.send_replace(());
     }
 
     /// `None` when not all of these secrets can be looked for.
@@ -218,6 +283,8 @@ impl Table {
             }
         }
         let valid: HashSet<_> = state.secrets.values().map(|it| key(&it.sealed)).collect();
+        let ids: HashSet<_> = valid.iter().map(|(id, _)| id).collect();
+        state.budgets.forget_left(|id| ids.contains(id));
         for live in state.live.values() {
             if !live.used.is_subset(&valid) {
                 live.cut.notify_one();
@@ -239,6 +306,7 @@ impl Table {
         let value = self.keys.open(&about, &sealed.sealed).ok()?;
         let value = Zeroizing::new(std::str::from_utf8(&value).ok()?.to_owned());
         Some(Opened {
+            name: sealed.name.as_str().into(),
             value: Arc::new(value),
             sealed,
         })
@@ -262,7 +330,10 @@ impl Table {
 
     pub fn remove(&self, sandbox: &SandboxId) {
         let mut state = self.state.lock();
-        state.placed.remove(sandbox);
+        if let Some(gone) = state.placed.remove(sandbox) {
+            let last = state.placed.is_empty();
+            state.budgets.remove(gone.slot, last);
+        }
         let theirs = state.live.values().filter(|live| live.sandbox == *sandbox);
         theirs.for_each(|live| live.cut.notify_one());
         state.approvals.forget_sandbox(sandbox);
@@ -332,6 +403,9 @@ impl Table {
 
     pub fn take_uses(&self) -> Vec<Used> {
         let mut state = self.state.lock();
+        if state.budgets.rest(Instant::now()) {
+            self.ring();
+        }
         let told: Vec<_> = state.uses.keys().take(USES_MAX).copied().collect();
         let used = |slots: (u32, u32)| {
             let (count, last_ms) = state.uses.remove(&slots)?;
@@ -373,6 +447,7 @@ impl Connection {
                     value: opened.value.clone(),
                     binding: opened.sealed.binding.clone(),
                     placeholder: grant.placeholder.clone(),
+                    name: opened.name.clone(),
                     key: key(&opened.sealed),
                     slots: (placed.slot, grant.slot),
                 }),
@@ -463,6 +538,59 @@ impl Connection {
         })
     }
 
+    /// All of these, as soon as there is enough of each. Refused when there is not, or when nobody says so in time.
+    pub async fn reserve(&self, needs: &[Need]) -> Result<Vec<Part>, Refusal> {
+        let mut grants = self.table.grants.subscribe();
+        let since = Instant::now();
+        let deadline = tokio::time::Instant::now() + BLOCK_WAIT;
+        let mut waiting = None;
+        loop {
+            grants.borrow_and_update();
+            {
+                let mut state = self.table.state.lock();
+                let now = Instant::now();
+                match state.budgets.reserve(needs, since, now)? {
+                    Tried::Reserved(parts) => return Ok(parts),
+                    Tried::Short => {}
+                }
+                if waiting.is_none() {
+                    state.budgets.wait(needs, now);
+                    waiting = Some(Waited {
+                        table: &self.table,
+                        needs,
+                    });
+                }
+                if state.budgets.is_wanting(now) {
+                    self.table.ring();
+                }
+            }
+            let now = tokio::time::Instant::now();
+            if now >= deadline {
+                return Err(Refusal::Unchecked);
+            }
+            // Also where an answer was lost on the way: then it is asked again.
+            let _ = tokio::time::timeout_at(deadline.min(now + LOOK_AGAIN), grants.changed()).await;
+        }
+    }
+
+    /// Uses all of these up where there is enough of each now.
+    pub fn try_spend(&self, needs: &[Need]) -> bool {
+        let now = Instant::now();
+        let mut state = self.table.state.lock();
+        matches!(
+            state.budgets.reserve(needs, now, now),
+            Ok(Tried::Reserved(_))
+        )
+    }
+
+    pub fn settle(&self, parts: &mut [Part]) {
+        let mut state = self.table.state.lock();
+        let now = Instant::now();
+        parts
+            .iter_mut()
+            .for_each(|part| state.budgets.settle(part, now));
+    }
+
     /// Notes that secrets are about to be sent. `false` when one was revoked, or its approval was, since they were
     /// looked up: then nothing may be sent.
     pub fn use_now(&self, used: &[&Usable], permit: &Permit) -> bool {
@@ -512,8 +640,10 @@ pub mod tests {
                 hosts: vec!["api.example".parse().unwrap()],
                 usage: usage.parse().unwrap(),
                 ask: false,
+                limits: Vec::new(),
             },
             placeholder: placeholder.to_owned(),
+            name: "token".into(),
             key: (SecretId::random(), 1),
             slots: (1, 1),
         }

@@ -28,6 +28,7 @@ use crate::call::{Placed, PlacedGrant};
 use crate::handover::{self, Handover};
 
 mod asking;
+mod budgets;
 
 const HOST: &str = "api.example";
 const PLACEHOLDER: &str = "cove-secret-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
@@ -75,74 +76,117 @@ async fn connect_asking<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let folder = tempfile::tempdir().unwrap();
-    let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
-    let org = OrgId::random();
-    let keys = cove_vault::make_keys(&org, &host).unwrap();
-    let opened = || OpenedKeys::unwrap(&keys, &host).unwrap();
     let binding = SecretBinding {
         hosts: vec![HOST.parse().unwrap()],
         usage: usage.parse().unwrap(),
         ask: ask.is_some(),
+        limits: Vec::new(),
     };
-    let about = About {
-        org: &org,
-        name: "token",
-        version: 1,
-        binding: &binding,
-    };
-    let sealed = cove_vault::seal(&keys.public, &about, value.as_bytes()).unwrap();
-    let table = Arc::new(Table::new(org.clone(), opened(), ask.unwrap_or_default()));
-    assert!(table.set_secrets(vec![SealedSecret {
-        id: SecretId::random(),
-        name: "token".into(),
-        version: 1,
-        binding,
-        sealed,
-    }]));
-    let sandbox = SandboxId::random();
-    table.place(Placed {
-        sandbox: sandbox.clone(),
-        slot: 1,
-        grants: vec![PlacedGrant {
-            secret: "token".into(),
-            slot: 0,
-            placeholder: PLACEHOLDER.into(),
-        }],
-    });
-    let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
-    let certificates = Certificates::new(org.as_str(), &opened(), &made.cert.pem()).unwrap();
-    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let mut config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key.into())
-        .unwrap();
-    config.alpn_protocols = vec![protocol.to_vec()];
-    let (inside, client) = pair().await;
-    let (server, outside) = pair().await;
-    let accepting = TlsAcceptor::from(Arc::new(config)).accept(outside);
-    let route = Route {
-        host: cove_model::network::Name::from_text(HOST).unwrap(),
-        port: 443,
-    };
-    let connection = table.connect(sandbox).unwrap();
-    tokio::spawn(async move {
-        let server = Counted::server(server, Arc::new(Counts::default()));
-        let client = Counted::client(Vec::new(), client);
-        let _ = carry(&certificates, connection, route, client, server).await;
-    });
-    let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_slice(keys.authority.as_bytes()).unwrap();
-    roots.add(authority).unwrap();
-    let mut config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let name = ServerName::try_from(HOST).unwrap();
-    let connecting = TlsConnector::from(Arc::new(config)).connect(name, inside);
-    let (accepted, connected) = tokio::join!(accepting, connecting);
-    tokio::spawn(serve(accepted.unwrap()));
-    (connected.unwrap(), table)
+    let world = World::new(value, binding, ask.unwrap_or_default());
+    let sandbox = world.place(1);
+    let client = world.connect(&sandbox, protocol, serve).await;
+    (client, world.table)
+}
+
+/// A terminator with one secret, and a server that it trusts.
+struct World {
+    table: Arc<Table>,
+    certificates: Arc<Certificates>,
+    /// What clients trust.
+    authority: String,
+    server: ServerConfig,
+}
+
+impl World {
+    fn new(value: &str, binding: SecretBinding, hold: Duration) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostKeys::load_or_make(&folder.path().join("secret.key")).unwrap();
+        let org = OrgId::random();
+        let keys = cove_vault::make_keys(&org, &host).unwrap();
+        let opened = || OpenedKeys::unwrap(&keys, &host).unwrap();
+        let about = About {
+            org: &org,
+            name: "token",
+            version: 1,
+            binding: &binding,
+        };
+        let sealed = cove_vault::seal(&keys.public, &about, value.as_bytes()).unwrap();
+        let table = Arc::new(Table::new(org.clone(), opened(), hold));
+        assert!(table.set_secrets(vec![SealedSecret {
+            id: SecretId::random(),
+            name: "token".into(),
+            version: 1,
+            binding,
+            sealed,
+        }]));
+        let made = rcgen::generate_simple_self_signed(vec![HOST.to_owned()]).unwrap();
+        let certificates = Certificates::new(org.as_str(), &opened(), &made.cert.pem()).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let server = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .unwrap();
+        Self {
+            table,
+            certificates: Arc::new(certificates),
+            authority: keys.authority,
+            server,
+        }
+    }
+
+    /// A sandbox that holds the secret.
+    fn place(&self, slot: u32) -> SandboxId {
+        let sandbox = SandboxId::random();
+        self.table.place(Placed {
+            sandbox: sandbox.clone(),
+            slot,
+            grants: vec![PlacedGrant {
+                secret: "token".into(),
+                slot: 0,
+                placeholder: PLACEHOLDER.into(),
+            }],
+        });
+        sandbox
+    }
+
+    async fn connect<F>(
+        &self,
+        sandbox: &SandboxId,
+        protocol: &[u8],
+        serve: impl FnOnce(tokio_rustls::server::TlsStream<TcpStream>) -> F,
+    ) -> TlsStream<TcpStream>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut config = self.server.clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let (inside, client) = pair().await;
+        let (server, outside) = pair().await;
+        let accepting = TlsAcceptor::from(Arc::new(config)).accept(outside);
+        let route = Route {
+            host: cove_model::network::Name::from_text(HOST).unwrap(),
+            port: 443,
+        };
+        let connection = self.table.connect(sandbox.clone()).unwrap();
+        let certificates = self.certificates.clone();
+        tokio::spawn(async move {
+            let server = Counted::server(server, Arc::new(Counts::default()));
+            let client = Counted::client(Vec::new(), client);
+            let _ = carry(&certificates, connection, route, client, server).await;
+        });
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(self.authority.as_bytes()).unwrap();
+        roots.add(authority).unwrap();
+        let mut config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let name = ServerName::try_from(HOST).unwrap();
+        let connecting = TlsConnector::from(Arc::new(config)).connect(name, inside);
+        let (accepted, connected) = tokio::join!(accepting, connecting);
+        tokio::spawn(serve(accepted.unwrap()));
+        connected.unwrap()
+    }
 }
 
 /// Says in its body and its trailers what it was authorised with.

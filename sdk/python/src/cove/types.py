@@ -462,6 +462,33 @@ class SshKey:
     expires_at: Optional[datetime] = None
 
 
+#: What a limit of a secret counts.
+BudgetUnit = Literal["requests", "bytes"]
+
+#: Who shares a limit of a secret: each sandbox has its own, or all share one, each day (UTC) or for good.
+BudgetScope = Literal["sandbox", "day", "organisation"]
+
+
+@dataclass(frozen=True)
+class SecretLimit:
+    """The most that requests with a secret may use."""
+
+    of: BudgetUnit
+    per: BudgetScope
+    max: int
+
+
+@dataclass(frozen=True)
+class SecretBudget:
+    """A limit of a secret, and what was used of it, with what requests under way have reserved."""
+
+    of: BudgetUnit
+    per: BudgetScope
+    max: int
+    used: Optional[int] = None
+    renews_at: Optional[datetime] = None
+
+
 @dataclass(frozen=True)
 class Secret:
     """A secret of the organisation, without its value."""
@@ -477,6 +504,12 @@ class Secret:
     last_used_at: Optional[datetime] = None
     #: Each use needs an approval.
     ask: bool = False
+    #: What requests that use it may use in all.
+    budgets: tuple[SecretBudget, ...] = ()
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Secret:
+        return _with_budgets(cls, data)
 
 
 @dataclass(frozen=True)
@@ -505,6 +538,18 @@ class SecretUser:
     sandbox: str
     uses: int
     last_used_at: datetime
+    #: What it used of the limits that each sandbox has by itself.
+    budgets: tuple[SecretBudget, ...] = ()
+
+    @classmethod
+    def from_wire(cls, data: Any) -> SecretUser:
+        return _with_budgets(cls, data)
+
+
+def _with_budgets(kind: type[T], data: Any) -> T:
+    if isinstance(data, Mapping):
+        data = {**data, "budgets": tuple(decode(SecretBudget, one) for one in data.get("budgets", ()))}
+    return decode(kind, data)
 
 
 #: What a key allows.

@@ -11,10 +11,11 @@ use cove_model::{
     lifecycle,
 };
 use cove_runner_api::{
-    CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream, HostIdentity, HostReport,
-    ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState, Refusals, Reinstate,
-    RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView, SecretUseReport,
-    SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest, VolumeView,
+    BudgetGrant, BudgetsWanted, CreateRequest, EgressBatch, EgressQuery, EventBatch, GuestStream,
+    HostIdentity, HostReport, ImageJob, ImageOwner, ImageSource, ImageView, Imported, JobState,
+    Refusals, Reinstate, RollbackRequest, RolledBack, RunnerApi, RunnerError, Sample, SandboxView,
+    SecretUseReport, SecretUses, SnapshotRequest, SnapshotView, TierReport, VolumeRequest,
+    VolumeView,
 };
 use tokio::sync::Semaphore;
 
@@ -76,6 +77,19 @@ impl MemoryRunner {
 
     pub fn decided_approvals(&self) -> Vec<(ApprovalId, Decision)> {
         self.world().decided.clone()
+    }
+
+    /// The next to ask hears of it.
+    pub fn want_budgets(&self, wanted: BudgetsWanted) {
+        let mut world = self.world();
+        world.budgets.needs.extend(wanted.needs);
+        world.budgets.back.extend(wanted.back);
+        drop(world);
+        self.changed.notify_waiters();
+    }
+
+    pub fn take_granted(&self) -> Vec<BudgetGrant> {
+        std::mem::take(&mut self.world().granted)
     }
 
     pub fn report_use(&self, used: SecretUseReport) {
@@ -593,6 +607,25 @@ impl RunnerApi for MemoryRunner {
             waiting: waiting.map(|(_, it)| it.sandbox.clone()).collect(),
             uses: std::mem::take(&mut world.secret_uses),
         })
+    }
+
+    async fn budgets_wanted(&self, wait_ms: u64) -> Result<BudgetsWanted, RunnerError> {
+        self.reached()?;
+        let changed = self.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        let now = std::mem::take(&mut self.world().budgets);
+        if now != BudgetsWanted::default() || wait_ms == 0 {
+            return Ok(now);
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(wait_ms), changed).await;
+        Ok(std::mem::take(&mut self.world().budgets))
+    }
+
+    async fn grant_budgets(&self, grants: Vec<BudgetGrant>) -> Result<(), RunnerError> {
+        self.reached()?;
+        self.world().granted.extend(grants);
+        Ok(())
     }
 
     async fn approvals(&self, org: &OrgId) -> Result<Vec<Approval>, RunnerError> {

@@ -377,6 +377,8 @@ fn table() -> String {
             "422",
         ),
         ("Hosts of a secret", SECRET_HOSTS_MAX.to_string(), "422"),
+        ("Limits of a secret", SECRET_LIMITS_MAX.to_string(), "422"),
+        ("One limit of a secret", count(SECRET_LIMIT_MAX), "422"),
         (
             "Approvals of a sandbox that wait for a decision",
             APPROVALS_PENDING_MAX.to_string(),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use cove_model::secret::{OrgKeys, SecretBinding, WrappedKeys};
-use cove_model::{OrgId, SandboxId, SecretId};
-use cove_store::{PageRequest, SecretRecord, SecretUsage, Store, StoreError};
+use cove_model::secret::{BudgetScope, BudgetUnit, OrgKeys, SecretBinding, WrappedKeys};
+use cove_model::{HostId, OrgId, SandboxId, SecretId};
+use cove_store::{
+    BudgetReturned, BudgetTaken, PageRequest, SecretRecord, SecretUsage, Store, StoreError,
+};
 
 use crate::rows::{at, org};
 
@@ -18,6 +20,7 @@ fn secret(org: &OrgId, name: &str, version: u64) -> SecretRecord {
             hosts: vec!["api.example".parse().unwrap()],
             usage: "header:x-api-key".parse().unwrap(),
             ask: false,
+            limits: Vec::new(),
         },
         sealed: format!("sealed {version}"),
         created_at: at(1),
@@ -126,4 +129,159 @@ pub async fn uses_of_a_secret_are_added_up(store: Arc<dyn Store>) {
     assert_eq!((found.uses, found.last_used_at), (5, Some(at(5))));
     store.remove_secret(&ours, "github").await.unwrap();
     assert_eq!(store.secret_uses(&ours, "github").await.unwrap(), []);
+}
+
+fn want(secret: &SecretRecord, host: &HostId, need: u64, limits: &[&str]) -> BudgetTaken {
+    BudgetTaken {
+        org: secret.org.clone(),
+        secret: secret.id.clone(),
+        host: host.clone(),
+        of: BudgetUnit::Requests,
+        sandbox: None,
+        day: 20_000,
+        need,
+        more: 0,
+        limits: limits.iter().map(|text| text.parse().unwrap()).collect(),
+    }
+}
+
+pub async fn takers_at_once_get_no_more_of_a_budget_than_there_is(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let kept = store
+        .put_secret(&secret(&ours, "metered", 1))
+        .await
+        .unwrap();
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let (store, host) = (store.clone(), HostId::random());
+        let taken = want(
+            &kept,
+            &host,
+            5,
+            &["requests=37/day", "requests=60/organisation"],
+        );
+        running.spawn(async move { store.take_budget(&taken).await.unwrap().given });
+    }
+    assert_eq!(running.join_all().await.into_iter().sum::<u64>(), 37);
+    // The next day has its own, as far as the organisation's goes.
+    let host = HostId::random();
+    let tomorrow = BudgetTaken {
+        day: 20_001,
+        ..want(
+            &kept,
+            &host,
+            30,
+            &["requests=37/day", "requests=60/organisation"],
+        )
+    };
+    let given = store.take_budget(&tomorrow).await.unwrap();
+    assert_eq!((given.given, given.left, given.renews), (23, 0, false));
+    // A clock that goes back goes back to a day that is used up.
+    let today = want(&kept, &host, 1, &["requests=37/day"]);
+    let given = store.take_budget(&today).await.unwrap();
+    assert_eq!((given.given, given.left, given.renews), (0, 0, true));
+    let spent = store.spent_budgets(&ours, 20_000).await.unwrap();
+    let used = |per| spent.iter().find(|it| it.per == per).map(|it| it.used);
+    assert_eq!(used(BudgetScope::Day), Some(37));
+    assert_eq!(used(BudgetScope::Organisation), Some(60));
+    // Another organisation has nothing of it, and cannot take from it.
+    let theirs = org(&store, "theirs").await;
+    assert_eq!(store.spent_budgets(&theirs, 20_000).await.unwrap(), []);
+    let foreign = BudgetTaken {
+        org: theirs,
+        ..today
+    };
+    let refused = store.take_budget(&foreign).await;
+    assert!(
+        matches!(refused, Err(StoreError::NotFound { .. })),
+        "{refused:?}"
+    );
+}
+
+pub async fn a_host_gives_back_no_more_than_it_took(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let kept = store
+        .put_secret(&secret(&ours, "metered", 1))
+        .await
+        .unwrap();
+    let (honest, liar, sandbox) = (HostId::random(), HostId::random(), SandboxId::random());
+    let limits = ["requests=100/organisation"].as_slice();
+    for host in [&honest, &liar] {
+        store
+            .take_budget(&want(&kept, host, 10, limits))
+            .await
+            .unwrap();
+    }
+    let own = BudgetTaken {
+        sandbox: Some(sandbox.clone()),
+        ..want(&kept, &honest, 4, &["requests=4/sandbox"])
+    };
+    assert_eq!(store.take_budget(&own).await.unwrap().given, 4);
+    assert_eq!(store.take_budget(&own).await.unwrap().given, 0);
+    let back = |amount| BudgetReturned {
+        org: ours.clone(),
+        secret: "metered".into(),
+        of: BudgetUnit::Requests,
+        sandbox: None,
+        day: 20_000,
+        amount,
+    };
+    store
+        .return_budgets(&liar, &[back(u64::MAX)])
+        .await
+        .unwrap();
+    store.return_budgets(&honest, &[back(3)]).await.unwrap();
+    let other_org = BudgetReturned {
+        org: org(&store, "theirs").await,
+        ..back(7)
+    };
+    store.return_budgets(&honest, &[other_org]).await.unwrap();
+    let spent = store.spent_budgets(&ours, 20_000).await.unwrap();
+    assert!(spent.iter().all(|it| it.used == 7), "{spent:?}");
+    let of_sandbox = store.spent_by_sandbox(&ours, &kept.id).await.unwrap();
+    assert_eq!(of_sandbox.len(), 1);
+    assert_eq!(
+        (of_sandbox[0].sandbox.clone(), of_sandbox[0].used),
+        (Some(sandbox), 4)
+    );
+    // A new version goes on where the old one was; a new secret of the same name begins anew.
+    store
+        .put_secret(&secret(&ours, "metered", 2))
+        .await
+        .unwrap();
+    assert_eq!(store.spent_budgets(&ours, 20_000).await.unwrap(), spent);
+    store.remove_secret(&ours, "metered").await.unwrap();
+    assert_eq!(store.spent_by_sandbox(&ours, &kept.id).await.unwrap(), []);
+    let refused = store.take_budget(&want(&kept, &honest, 1, limits)).await;
+    assert!(
+        matches!(refused, Err(StoreError::NotFound { .. })),
+        "{refused:?}"
+    );
+}
+
+pub async fn days_take_bounded_room_and_a_clock_that_jumps_frees_none(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let kept = store
+        .put_secret(&secret(&ours, "metered", 1))
+        .await
+        .unwrap();
+    let host = HostId::random();
+    let on = |day| BudgetTaken {
+        day,
+        ..want(&kept, &host, 1, &["requests=1/day"])
+    };
+    for day in 0..60 {
+        let given = store.take_budget(&on(20_000 + day)).await.unwrap();
+        assert_eq!(given.given, 1, "{day}");
+    }
+    // Far ahead and back, and back to the beginning of time: each day is used up once.
+    for day in [u32::MAX, 0, 20_059] {
+        store.take_budget(&on(day)).await.unwrap();
+    }
+    for day in [u32::MAX, 20_059, 20_058, 20_030, 0, 0] {
+        let first = store.take_budget(&on(day)).await.unwrap();
+        let again = store.take_budget(&on(day)).await.unwrap();
+        assert_eq!(again.given, 0, "{day}");
+        assert!(first.given == 0 || day == 0, "{day}");
+    }
 }

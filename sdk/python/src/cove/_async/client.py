@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -25,7 +26,7 @@ from .._wire import (
     whole_seconds,
     worth_another_try,
 )
-from ..types import Approval, Event, ImageInfo, Key, Scope, Secret, SecretUser, SshKey, decode
+from ..types import Approval, Event, ImageInfo, Key, Scope, Secret, SecretLimit, SecretUser, SshKey, decode
 from . import _io
 
 if TYPE_CHECKING:
@@ -184,10 +185,17 @@ class AsyncClient:
 
     async def secrets(self) -> list[Secret]:
         """Lists the secrets of the organisation. No call returns a value."""
-        return [decode(Secret, item) async for item in self._pages(Call("GET", "/v1/secrets"))]
+        return [Secret.from_wire(item) async for item in self._pages(Call("GET", "/v1/secrets"))]
 
     async def set_secret(
-        self, name: str, value: str, *, hosts: Sequence[str] = (), use: str = "bearer", ask: bool = False
+        self,
+        name: str,
+        value: str,
+        *,
+        hosts: Sequence[str] = (),
+        use: str = "bearer",
+        ask: bool = False,
+        limits: Sequence[SecretLimit] = (),
     ) -> Secret:
         """Keeps a secret, or a new value of one, for requests to ``hosts``.
 
@@ -195,6 +203,8 @@ class AsyncClient:
         ``query:NAME``, ``form:NAME``, ``totp:PLACE:NAME``, ``sigv4:REGION/SERVICE``, or ``exposed``,
         without hosts, for a value that sandboxes hold themselves. With ``ask`` each request that uses it
         waits for :meth:`approve`.
+        ``limits`` bound what all requests that use it may use, for example
+        ``SecretLimit("requests", per="day", max=1000)``.
 
         >>> async with AsyncClient() as client:
         ...     secret = await client.set_secret("example", "not-a-real-key", hosts=["api.example.com"])
@@ -202,13 +212,20 @@ class AsyncClient:
         ...     await client.remove_secret("example")
         ['api.example.com'] bearer
         """
-        body = {"name": name, "value": value, "hosts": list(hosts), "use": use, "ask": ask}
-        return decode(Secret, await self._json(Call("POST", "/v1/secrets", json=body)))
+        body = {
+            "name": name,
+            "value": value,
+            "hosts": list(hosts),
+            "use": use,
+            "ask": ask,
+            "limits": [asdict(limit) for limit in limits],
+        }
+        return Secret.from_wire(await self._json(Call("POST", "/v1/secrets", json=body)))
 
     async def secret_uses(self, name: str) -> list[SecretUser]:
         """Lists the sandboxes that used a secret, the latest first."""
         path = f"/v1/secrets/{segment(name)}/uses"
-        return [decode(SecretUser, item) async for item in self._pages(Call("GET", path))]
+        return [SecretUser.from_wire(item) async for item in self._pages(Call("GET", path))]
 
     async def remove_secret(self, name: str) -> None:
         """Removes a secret and closes connections that used it."""
