@@ -25,6 +25,7 @@ mod server;
 mod setup;
 mod sftp;
 mod shutdown;
+mod standstill;
 mod state;
 mod thread;
 mod watched;
@@ -83,9 +84,10 @@ fn run() -> Result<(), String> {
     if let Some(pids) = options.own_kernel {
         own_kernel::set_up(pids)?;
     }
-    if options.machine {
-        machine::set_up()?;
-    }
+    let standstill = match options.machine {
+        true => Some(standstill::Standstill::new(machine::set_up()?)),
+        false => None,
+    };
     setup::prepare_process()?;
     let calls = match options.machine {
         true => server::Calls::Port(machine::port()?),
@@ -104,7 +106,12 @@ fn run() -> Result<(), String> {
     let is_machine = options.own_kernel.is_some() || (!options.listen && std::process::id() == 1);
     let kept = options.kept;
     let kept = kept.or_else(|| is_machine.then(|| PathBuf::from(process::kept::DIRECTORY)));
-    let state = state::State::new(options.root_files, options.own_kernel.is_some(), kept);
+    let state = state::State::new(
+        options.root_files,
+        options.own_kernel.is_some(),
+        kept,
+        standstill,
+    );
     process::kept::read(&state);
     if !options.listen && !options.machine && std::process::id() == 1 {
         quiesce::identity::claim(&state.hostname.borrow());

@@ -24,6 +24,7 @@ use crate::process::{self, reap};
 use crate::quiesce::{self, OpenCall};
 use crate::relay;
 use crate::shutdown;
+use crate::standstill;
 use crate::state::State;
 use crate::watched;
 
@@ -206,7 +207,9 @@ async fn converse(place: CallPermit, listed: Option<OpenCall>, mut call: Call) {
     };
     // Errors of these last words have nobody left to hear of them.
     let _ = match check(&SIDE, open) {
-        Ok(Request::Quiesce(_) | Request::Refresh(_) | Request::Flush(_)) if place.inside => {
+        Ok(Request::Quiesce(_) | Request::Refresh(_) | Request::Flush(_) | Request::Renew(_))
+            if place.inside =>
+        {
             let refusal = "only the host may ask for that";
             call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
                 .await
@@ -276,6 +279,7 @@ async fn dispatch(
         Request::Quiesce(request) => quiesce::serve(state, &mut call, request).await,
         Request::Refresh(_) => quiesce::refresh(state, &mut call).await,
         Request::Flush(_) => shutdown::flush_only(&mut call).await,
+        Request::Renew(request) => standstill::renew(state, &mut call, request).await,
         request => return files::serve(state, call, request).await,
     };
     match result {

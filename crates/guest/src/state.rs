@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::figures::Figures;
 use crate::process::table::Table;
 use crate::quiesce::Quiet;
+use crate::standstill::Standstill;
 
 pub struct State {
     pub table: Table,
@@ -33,10 +34,17 @@ pub struct State {
     pub own_kernel: bool,
     /// Where output is kept over a stop; see [`crate::process::kept`].
     pub kept: Option<PathBuf>,
+    /// This is PID 1 of a virtual machine, whose programs stand still while it is captured.
+    pub standstill: Option<Standstill>,
 }
 
 impl State {
-    pub fn new(root_files: PathBuf, own_kernel: bool, kept: Option<PathBuf>) -> Rc<Self> {
+    pub fn new(
+        root_files: PathBuf,
+        own_kernel: bool,
+        kept: Option<PathBuf>,
+        standstill: Option<Standstill>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             table: Table::default(),
             figures: Figures::new(root_files),
@@ -51,6 +59,7 @@ impl State {
             hostname: RefCell::new(hostname()),
             own_kernel,
             kept,
+            standstill,
         })
     }
 }

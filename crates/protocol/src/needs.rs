@@ -150,7 +150,8 @@ impl Request {
             | Self::Shutdown(_)
             | Self::Quiesce(_)
             | Self::Refresh(_)
-            | Self::Flush(_) => return needs,
+            | Self::Flush(_)
+            | Self::Renew(_) => return needs,
         };
         needs.add_if(!user.is_empty(), ACT_AS_USER);
         needs
