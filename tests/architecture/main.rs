@@ -21,7 +21,10 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("guest", &["mux", "protocol", "model", "wire"]),
     ("confine", &[]),
     ("spawner", &["confine", "wire"]),
-    ("supervisor", &["confine", "mux", "spawner", "wire"]),
+    (
+        "supervisor",
+        &["confine", "mux", "protocol", "spawner", "wire"],
+    ),
     ("unpack", &["confine"]),
     ("parser", &["confine", "model"]),
     ("embedded", &[]),

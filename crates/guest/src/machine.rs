@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const DISK_OPTIONS: &std::ffi::CStr = c"discard,noinit_itable";
 const INTERFACE: &str = "eth0";
 /// What every program inside, the guest among them, is in.
-const GROUP: &str = "/sys/fs/cgroup/sandbox";
+pub const GROUP: &str = "/sys/fs/cgroup/sandbox";
 /// What is left to the kernel itself when programs take all they can: then one of them is ended, and the kernel lives.
 const KERNEL_MEMORY_PART: u64 = 16;
 const TERMINALS_MAX: u32 = 256;
@@ -43,6 +43,8 @@ const RESIZE: libc::c_ulong = 0x4008_6610;
 #[derive(Debug, Default, PartialEq)]
 struct Wanted {
     hostname: String,
+    /// The sandbox that it is.
+    sandbox: String,
     pids: u64,
     open_files: u64,
     no_new_privs: bool,
@@ -73,6 +75,7 @@ impl Wanted {
         let address = |key| value(key).and_then(|text| text.parse().ok());
         Ok(Self {
             hostname: value("hostname").unwrap_or("sandbox").to_owned(),
+            sandbox: value("sandbox").unwrap_or_default().to_owned(),
             pids: number("pids")?,
             open_files: number("open_files")?,
             no_new_privs: number("no_new_privs")? != 0,
@@ -214,8 +217,8 @@ fn grow() -> io::Result<()> {
     }
 }
 
-/// The second run's beginning: the machine is what the host wants when this returns.
-pub fn set_up() -> Result<(), String> {
+/// The second run's beginning: the machine is what the host wants when this returns the sandbox that it is, and its address.
+pub fn set_up() -> Result<(String, Option<Ipv4Addr>), String> {
     let wanted = Wanted::read()?;
     rustix::system::sethostname(wanted.hostname.as_bytes()).map_err(say("cannot set the name"))?;
     limit_processes(wanted.pids).map_err(say("cannot limit processes"))?;
@@ -232,7 +235,8 @@ pub fn set_up() -> Result<(), String> {
     if wanted.no_new_privs {
         rustix::thread::set_no_new_privs(true).map_err(say("cannot forbid new privileges"))?;
     }
-    Ok(())
+    let address = wanted.network.map(|(own, _)| own);
+    Ok((wanted.sandbox, address))
 }
 
 fn limit_processes(pids: u64) -> io::Result<()> {
@@ -403,10 +407,11 @@ mod tests {
 
     #[test]
     fn what_the_host_wants_is_read_from_the_command_line() {
-        let line = "quiet cove.hostname=box cove.pids=64 cove.open_files=1024 cove.no_new_privs=0 cove.fresh=1 \
+        let line = "quiet cove.hostname=box cove.sandbox=sbx_1 cove.pids=64 cove.open_files=1024 cove.no_new_privs=0 cove.fresh=1 \
                     cove.address=198.19.0.2 cove.gateway=198.19.0.1 panic=-1";
         let wanted = Wanted::of(line).unwrap();
         assert_eq!((wanted.hostname.as_str(), wanted.pids), ("box", 64));
+        assert_eq!(wanted.sandbox, "sbx_1");
         assert!(wanted.fresh && !wanted.no_new_privs);
         let (address, gateway) = wanted.network.unwrap();
         assert_eq!((address.octets()[3], gateway.octets()[3]), (2, 1));

@@ -27,6 +27,7 @@ mod server;
 mod setup;
 mod sftp;
 mod shutdown;
+mod standstill;
 mod state;
 mod thread;
 mod watched;
@@ -92,9 +93,10 @@ fn run() -> Result<(), String> {
     if let Some(pids) = options.own_kernel {
         own_kernel::set_up(pids)?;
     }
-    if options.machine {
-        machine::set_up()?;
-    }
+    let standstill = match options.machine {
+        true => Some(standstill::Standstill::new(machine::set_up()?)),
+        false => None,
+    };
     setup::prepare_process()?;
     let calls = match options.machine {
         true => server::Calls::Port(machine::port()?),
@@ -118,6 +120,7 @@ fn run() -> Result<(), String> {
         options.own_kernel.is_some(),
         kept,
         resolver(),
+        standstill,
     );
     process::kept::read(&state);
     if !options.listen && !options.machine && std::process::id() == 1 {

@@ -5,6 +5,8 @@
 //! id and offset), lets short calls finish and waits for long ones up to the given time. Then it
 //! answers, hangs up, and is quiet: who connects meanwhile waits in the socket's queue. The signal
 //! [`WAKE`] from the host ends that, in the original as in every copy; if none comes, time does.
+//!
+//! In a virtual machine, programs stand still before the answer ([`crate::standstill`]), and a call ends the quiet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,6 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::call::{Call, Ended};
 use crate::failure::Failure;
+use crate::shutdown;
 use crate::state::State;
 use crate::watched::Watched;
 
@@ -138,16 +141,24 @@ impl Drop for OpenCall {
 
 /// Falls back to normal unless the quiet was reached.
 struct Attempt<'a> {
-    quiet: &'a Quiet,
+    state: &'a State,
     reached: bool,
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.reached {
-            self.quiet.set(false);
+            go_on(self.state);
         }
     }
+}
+
+/// Ends the quiet, and lets programs go on that stand still for it.
+pub fn go_on(state: &State) {
+    if let Some(standstill) = &state.standstill {
+        standstill.end();
+    }
+    state.quiet.set(false);
 }
 
 pub async fn serve(state: &Rc<State>, call: &mut Call, request: Quiesce) -> Result<(), Ended> {
@@ -156,7 +167,7 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Quiesce) -> Resu
         return Err(Failure::new(ErrorCode::AlreadyExists, "the guest is quiet already").into());
     }
     let mut attempt = Attempt {
-        quiet,
+        state,
         reached: false,
     };
     quiet.set(true);
@@ -165,6 +176,12 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Quiesce) -> Resu
         return Err(Failure::new(ErrorCode::Limit, still_open(quiet)).into());
     }
     state.refusals.closed().await;
+    if let Some(standstill) = &state.standstill {
+        // Most of it while programs still run.
+        shutdown::flushed().await?;
+        standstill.begin().await?;
+        shutdown::flushed().await?;
+    }
     call.done(0).await?;
     attempt.reached = true;
     spawn_local(fall_back(Rc::clone(state)));
@@ -202,7 +219,7 @@ async fn fall_back(state: Rc<State>) {
     let limit = sleep_until(Instant::now() + QUIET_LIMIT);
     tokio::select! {
         () = state.quiet.over() => {}
-        () = limit => state.quiet.set(false),
+        () = limit => go_on(&state),
     }
 }
 
@@ -214,7 +231,7 @@ pub async fn wake(state: Rc<State>, signals: Watched) {
         };
         let mut info = [0; size_of::<libc::signalfd_siginfo>()];
         match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut info)?)) {
-            Ok(Ok(_)) => state.quiet.set(false),
+            Ok(Ok(_)) => go_on(&state),
             Ok(Err(_)) => sleep(Duration::from_secs(1)).await,
             Err(_would_block) => {}
         }
@@ -224,6 +241,12 @@ pub async fn wake(state: Rc<State>, signals: Watched) {
 /// The sandbox was restored. A copy has another name and other limits: what tells them is made true,
 /// and followers, who belong to the original, are not waited for.
 pub async fn refresh(state: &Rc<State>, call: &mut Call) -> Result<(), Ended> {
+    look_around(state)?;
+    call.done(0).await?;
+    Ok(())
+}
+
+pub fn look_around(state: &State) -> Result<(), Failure> {
     state.figures.renew(state);
     let given = state.open_files.get();
     state.open_files.set(crate::setup::open_files_now(given));
@@ -233,6 +256,5 @@ pub async fn refresh(state: &Rc<State>, call: &mut Call) -> Result<(), Ended> {
         state.table.let_go_of_followers();
         identity::rename(&before, &now)?;
     }
-    call.done(0).await?;
     Ok(())
 }

@@ -25,6 +25,7 @@ use crate::quiesce::{self, OpenCall};
 use crate::refusals;
 use crate::relay;
 use crate::shutdown;
+use crate::standstill;
 use crate::state::State;
 use crate::watched;
 
@@ -211,7 +212,8 @@ async fn converse(place: CallPermit, listed: Option<OpenCall>, mut call: Call) {
             Request::Quiesce(_)
             | Request::Refresh(_)
             | Request::Flush(_)
-            | Request::TakeRefusals(_),
+            | Request::TakeRefusals(_)
+            | Request::Renew(_),
         ) if place.inside => {
             let refusal = "only the host may ask for that";
             call.fail(Failure::new(ErrorCode::PermissionDenied, refusal))
@@ -283,6 +285,7 @@ async fn dispatch(
         Request::Refresh(_) => quiesce::refresh(state, &mut call).await,
         Request::TakeRefusals(_) => refusals::serve(state, &mut call).await,
         Request::Flush(_) => shutdown::flush_only(&mut call).await,
+        Request::Renew(request) => standstill::renew(state, &mut call, request).await,
         request => return files::serve(state, call, request).await,
     };
     match result {

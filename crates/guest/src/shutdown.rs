@@ -8,6 +8,7 @@ use cove_protocol::message::Shutdown;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::call::{Call, Ended};
+use crate::failure::Failure;
 use crate::process::kept;
 use crate::state::State;
 
@@ -43,9 +44,14 @@ pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Res
 /// Everything that was written is on the disk when the answer comes.
 pub async fn flush_only(call: &mut Call) -> Result<(), Ended> {
     // It may take long, and other calls go on meanwhile.
-    crate::thread::run(flush).await?;
+    flushed().await?;
     call.done(0).await?;
     Ok(())
+}
+
+/// On a thread of its own.
+pub async fn flushed() -> Result<(), Failure> {
+    crate::thread::run(flush).await
 }
 
 /// Interactive shells ignore SIGTERM but end when their terminal hangs up. Said more than once: a

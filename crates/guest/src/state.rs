@@ -12,6 +12,7 @@ use crate::figures::Figures;
 use crate::process::table::Table;
 use crate::quiesce::Quiet;
 use crate::refusals::Refusals;
+use crate::standstill::Standstill;
 
 pub struct State {
     pub table: Table,
@@ -36,6 +37,8 @@ pub struct State {
     pub own_kernel: bool,
     /// Where output is kept over a stop; see [`crate::process::kept`].
     pub kept: Option<PathBuf>,
+    /// This is PID 1 of a virtual machine, whose programs stand still while it is captured.
+    pub standstill: Option<Standstill>,
 }
 
 impl State {
@@ -44,6 +47,7 @@ impl State {
         own_kernel: bool,
         kept: Option<PathBuf>,
         resolver: Option<Ipv4Addr>,
+        standstill: Option<Standstill>,
     ) -> Rc<Self> {
         Rc::new(Self {
             table: Table::default(),
@@ -60,6 +64,7 @@ impl State {
             hostname: RefCell::new(hostname()),
             own_kernel,
             kept,
+            standstill,
         })
     }
 }

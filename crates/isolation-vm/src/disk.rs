@@ -221,6 +221,7 @@ impl Disks {
             Ok(Work {
                 arguments: ARGUMENTS.map(str::to_owned).to_vec(),
                 descriptors: vec![given.into()],
+                saved: Vec::new(),
             })
         };
         let done = seats.do_once(&spec, root, (programs, MAKE_LIMIT), work);

@@ -69,7 +69,7 @@ pub struct Kvm {
 impl Kvm {
     pub fn open(programs: Result<&Programs, &String>, host: &TierHost) -> io::Result<Self> {
         let kvm = Self {
-            programs: programs.map(Programs::versions).unwrap_or_default(),
+            programs: programs.map(Programs::sources).unwrap_or_default(),
             known: watch::Sender::new(Known::Trying),
             verdict: host.host_dir.join(VERDICT),
             lock: host.host_dir.join(LOCK),

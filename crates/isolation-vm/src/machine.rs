@@ -13,23 +13,43 @@ use cove_model::{NetworkPolicy, Resources};
 use cove_protocol::brief;
 use cove_runner_api::GuestStream;
 use cove_seats::cgroup::MemoryWatch;
-use cove_seats::{Body, GuestSocket, Seats, Settled, blocking};
+use cove_seats::{Body, Detail, GuestSocket, Seats, Settled, blocking};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::capture::{self, Held};
+use crate::shape::Shape;
 
 pub const TIER: &str = "vm";
 /// How long a guest may take to write everything to its disk.
 const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 
+/// What is written down of a machine.
+#[derive(Serialize, Deserialize)]
+pub struct Written {
+    #[serde(flatten)]
+    pub detail: Detail,
+    /// Absent in records of machines that cannot be captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
+}
+
 pub struct Virtual {
     body: Arc<Body>,
+    shape: Option<Shape>,
+    /// It was captured, and stands still for its owner to decide.
+    held: Mutex<Option<Held>>,
     reach: GuestSocket,
     watch: tokio::sync::Mutex<MemoryWatch>,
 }
 
 impl Virtual {
-    pub fn new(settled: Settled, seats: &Seats) -> Self {
+    pub fn new(settled: Settled, seats: &Seats, shape: Option<Shape>) -> Self {
         let (body, reach, watch) = Body::of(settled, seats);
         Self {
             body: Arc::new(body),
+            shape,
+            held: Mutex::default(),
             reach,
             watch: tokio::sync::Mutex::new(watch),
         }
@@ -48,7 +68,11 @@ impl Virtual {
 #[async_trait]
 impl Machine for Virtual {
     fn record(&self) -> MachineRecord {
-        let detail = serde_json::to_value(self.body.detail()).expect("a plain struct serialises");
+        let written = Written {
+            detail: self.body.detail(),
+            shape: self.shape.clone(),
+        };
+        let detail = serde_json::to_value(written).expect("a plain struct serialises");
         MachineRecord {
             tier: TIER.into(),
             detail,
@@ -122,16 +146,28 @@ impl Machine for Virtual {
     }
 
     async fn thaw(&self) -> Result<(), IsolationError> {
-        self.on_body(Body::thaw).await
+        let held = self.held.lock().take();
+        self.on_body(|body| {
+            body.thaw()?;
+            held.map_or(Ok(()), Held::go_on)
+        })
+        .await
     }
 
     async fn capture(
         &self,
-        _: &Path,
-        _: AtRest,
-        _: Afterwards,
+        memory: &Path,
+        at_rest: AtRest,
+        afterwards: Afterwards,
     ) -> Result<Captured, IsolationError> {
-        Err(no_memory())
+        let shape = self.shape.clone().ok_or_else(capture::older)?;
+        let memory = memory.to_owned();
+        let captured = self
+            .on_body(move |body| capture::capture(body, &shape, &memory, at_rest, afterwards))
+            .await;
+        let (captured, held) = captured?;
+        *self.held.lock() = held;
+        Ok(captured)
     }
 
     fn discard(&self) {
@@ -141,10 +177,4 @@ impl Machine for Virtual {
     async fn dispose(&self) -> Result<(), IsolationError> {
         self.on_body(Body::dispose).await
     }
-}
-
-pub fn no_memory() -> IsolationError {
-    IsolationError::Unsupported(
-        "the tier 'vm' cannot capture or restore memory; the tier 'container' can".into(),
-    )
 }

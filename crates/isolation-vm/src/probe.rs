@@ -55,9 +55,9 @@ impl VmTier {
             root: Box::new(move || Ok(root)),
             turn: None,
         };
-        let programs = self.programs()?.dir.clone();
+        let programs = self.programs()?.clone();
         let began = Instant::now();
-        let machine = self.launch(boot, programs, self.first()).await?;
+        let machine = self.launch(boot, programs, self.first(), None).await?;
         let booted_ms = began.elapsed().as_millis();
         end(&machine).await?;
         Ok(booted_ms)

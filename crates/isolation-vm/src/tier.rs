@@ -15,14 +15,17 @@ use cove_isolation::{
 use cove_model::Accel;
 use cove_runner_api::Finding;
 use cove_seats::guest_program::{self, Piece};
+use cove_seats::probe::end;
 use cove_seats::{Becomes, Detail, Found, Handing, Seats, SeatsConfig, Supervised, Work, rootfs};
 
+use crate::capture;
 use crate::disk::Disks;
 use crate::initial;
 use crate::kvm::{Known, Kvm};
-use crate::machine::{TIER, Virtual, no_memory};
+use crate::machine::{TIER, Virtual, Written};
 use crate::programs::Programs;
-use crate::qemu::{self, MEMORY_LEAST_MB};
+use crate::qemu::{self, Begin, MEMORY_LEAST_MB};
+use crate::shape::{self, Shape};
 
 /// QEMU has some threads whatever runs inside, whose processes are the machine's own.
 const TASK_COST: TaskCost = TaskCost {
@@ -137,32 +140,71 @@ impl VmTier {
     }
 
     pub(crate) async fn start(&self, boot: Boot) -> Result<Virtual, IsolationError> {
-        let programs = self.programs()?.dir.clone();
-        self.capabilities().check(&boot.machine.limits)?;
-        self.accelerates(boot.machine.accel)?;
-        self.launch(boot, programs, Arc::default()).await
+        let programs = self.able(&boot)?;
+        self.launch(boot, programs, Arc::default(), None).await
     }
 
-    /// `first` gets the first process, so that whoever waits can give up.
+    fn able(&self, boot: &Boot) -> Result<Programs, IsolationError> {
+        let programs = self.programs()?.clone();
+        self.capabilities().check(&boot.machine.limits)?;
+        self.accelerates(boot.machine.accel)?;
+        Ok(programs)
+    }
+
+    /// A machine with captured memory: it runs when this returns, unless it is only proven that it could.
+    async fn bring_back(&self, restore: Restore, begin: Begin) -> Result<Virtual, IsolationError> {
+        let Restore { mut boot, memory } = restore;
+        let programs = self.able(&boot)?;
+        // A restore takes no time of a boot, and must not wait for those that do.
+        boot.turn = Some(BootTurn::new(()));
+        self.launch(boot, programs, Arc::default(), Some((memory, begin)))
+            .await
+    }
+
+    /// `first` gets the first process, so that whoever waits can give up. `saved` is where captured memory lies.
     pub(crate) async fn launch(
         &self,
         boot: Boot,
-        programs: PathBuf,
+        programs: Programs,
         first: Arc<OnceLock<OwnedFd>>,
+        saved: Option<(PathBuf, Begin)>,
     ) -> Result<Virtual, IsolationError> {
         let (seats, disks) = (Arc::clone(&self.seats), Arc::clone(&self.disks));
-        let (spec, dir) = (boot.machine.clone(), programs.clone());
+        let (spec, dir) = (boot.machine.clone(), programs.dir.clone());
         let closing = Arc::clone(&self.kvm);
+        let made = Arc::new(OnceLock::new());
+        let making = Arc::clone(&made);
         let work = move |root: &Root, has_interface: bool| {
             if closing.is_closing() {
                 return Err(IsolationError::Unsupported("the server ends".into()));
             }
-            let opened = disks.of(&seats, &dir, (root, &spec.limits))?;
             let network = seats.host.network.as_ref().filter(|_| has_interface);
             let network = network.map(|network| network.addresses());
+            let shape = Shape::of(&spec, network, programs.versions())
+                .map_err(IsolationError::failed("look at the processor"))?;
+            let (begin, saved) = match &saved {
+                None => (None, Vec::new()),
+                Some((memory, begin)) => {
+                    let read = IsolationError::failed("read the captured machine");
+                    Shape::kept(memory).map_err(read)?.check(&shape)?;
+                    if !rootfs::is_block(&root.disk) {
+                        let message = "the disk of the captured machine is gone";
+                        return Err(IsolationError::Unfit(message.into()));
+                    }
+                    let read = IsolationError::failed("open the captured memory");
+                    (Some(*begin), capture::open(memory).map_err(read)?)
+                }
+            };
+            let opened = disks.of(&seats, &programs.dir, (root, &spec.limits))?;
+            let begin = begin.unwrap_or(Begin::Boot {
+                fresh: opened.fresh,
+            });
+            let _ = making.set(shape);
             Ok(Work {
-                arguments: qemu::arguments(&spec, network, opened.fresh),
+                arguments: qemu::arguments(&spec, network, begin)
+                    .map_err(IsolationError::failed("make a boot id"))?,
                 descriptors: vec![opened.file],
+                saved,
             })
         };
         let kvm = match qemu::accel_of(&boot.machine) {
@@ -170,7 +212,7 @@ impl VmTier {
             Accel::Software => None,
         };
         let supervised = Supervised {
-            programs,
+            programs: dir,
             kvm,
             first,
             work: Box::new(work),
@@ -179,7 +221,7 @@ impl VmTier {
             .seats
             .boot(boot, Becomes::Supervised(supervised))
             .await?;
-        Ok(Virtual::new(settled, &self.seats))
+        Ok(Virtual::new(settled, &self.seats, made.get().cloned()))
     }
 }
 
@@ -208,6 +250,7 @@ impl Isolation for VmTier {
                 ..self.seats.limits()
             },
             no_new_privs: true,
+            // Not offered before it was tried with the engine's pauses, snapshots and forks.
             memory: false,
             volumes: false,
             // Its loopback is the machine's own.
@@ -279,7 +322,7 @@ impl Isolation for VmTier {
 
     async fn findings(&self) -> Vec<Finding> {
         let versions = match &self.programs {
-            Ok(programs) => programs.versions(),
+            Ok(programs) => programs.sources(),
             Err(reason) => {
                 return vec![warning(
                     TIER,
@@ -308,26 +351,34 @@ impl Isolation for VmTier {
         Ok(Box::new(self.start(boot).await?))
     }
 
-    async fn restore(&self, _: Restore) -> Result<Box<dyn Machine>, IsolationError> {
-        Err(no_memory())
+    async fn restore(&self, restore: Restore) -> Result<Box<dyn Machine>, IsolationError> {
+        Ok(Box::new(self.bring_back(restore, Begin::Restore).await?))
     }
 
-    async fn prove(&self, _: Restore) -> Result<(), IsolationError> {
-        Err(no_memory())
+    async fn prove(&self, restore: Restore) -> Result<(), IsolationError> {
+        let proven = self.bring_back(restore, Begin::Prove).await?;
+        end(&proven).await
     }
 
-    fn fits(&self, _: &Needs) -> Result<(), IsolationError> {
-        Err(no_memory())
+    fn fits(&self, needs: &Needs) -> Result<(), IsolationError> {
+        let accel = match needs.components.get("accel").map(String::as_str) {
+            Some("kvm") => Accel::Kvm,
+            _ => Accel::Software,
+        };
+        let offered = shape::offered(&self.programs()?.versions(), accel)
+            .map_err(IsolationError::failed("look at the processor"))?;
+        shape::fits(needs, &offered)
     }
 
     async fn adopt(&self, record: &MachineRecord) -> Result<Adopted, IsolationError> {
-        let detail: Detail = serde_json::from_value(record.detail.clone()).map_err(|error| {
+        let written: Written = serde_json::from_value(record.detail.clone()).map_err(|error| {
             IsolationError::failed("read the machine's record")(io::Error::other(error))
         })?;
-        Ok(match self.seats.take_over(detail).await? {
+        Ok(match self.seats.take_over(written.detail).await? {
             Found::Gone(usage) => Adopted::Gone(usage),
             Found::Running(settled) => {
-                Adopted::Running(Box::new(Virtual::new(*settled, &self.seats)))
+                let machine = Virtual::new(*settled, &self.seats, written.shape);
+                Adopted::Running(Box::new(machine))
             }
         })
     }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::client::{CONNECT_DEADLINE, SHUTDOWN_MARGIN};
 use crate::frame::{self, HEADER};
-use crate::message::{Empty, ErrorCode, Open, Quiesce, Request, Shutdown};
+use crate::message::{Empty, ErrorCode, Open, Quiesce, Renew, Request, Shutdown};
 
 /// The longest answer: a guest's refusal with its text, which the guest bounds to 1,024 bytes.
 const ANSWER_MAX: usize = 1200;
@@ -71,6 +71,16 @@ pub async fn refresh<S: AsyncRead + AsyncWrite + Unpin>(
     deadline: Duration,
 ) -> Result<(), BriefError> {
     let asked = ask(connecting, Request::Refresh(Empty {}));
+    within(deadline, asked).await.map(drop)
+}
+
+/// Lets the programs of a virtual machine go on, once its guest knows what time it is and who it is.
+pub async fn renew<S: AsyncRead + AsyncWrite + Unpin>(
+    connecting: impl Future<Output = io::Result<S>>,
+    renew: Renew,
+    deadline: Duration,
+) -> Result<(), BriefError> {
+    let asked = ask(connecting, Request::Renew(renew));
     within(deadline, asked).await.map(drop)
 }
 

@@ -9,7 +9,7 @@ pub struct Open {
     pub version: u32,
     #[prost(
         oneof = "Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30"
     )]
     pub request: Option<Request>,
     /// What the guest must have to take the request; see [`crate::needs`]. Guests of version 1 do not look at it.
@@ -77,6 +77,10 @@ pub enum Request {
     /// What was refused because the network is off, since this was last asked. The guest forgets it.
     #[prost(message, tag = "29")]
     TakeRefusals(Empty),
+    /// A virtual machine goes on after a capture or a restore: what stood still in it is made true before its programs
+    /// run again.
+    #[prost(message, tag = "30")]
+    Renew(Renew),
 }
 
 /// Later frames of a call, host to guest.
@@ -181,6 +185,35 @@ pub struct Quiesce {
     /// How long open calls are waited for.
     #[prost(uint64, tag = "1")]
     pub wait_ms: u64,
+}
+
+/// What a virtual machine cannot know when it goes on: the time, what is random, and who it is now.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Renew {
+    /// The time of day.
+    #[prost(uint64, tag = "1")]
+    pub unix_nanos: u64,
+    /// For the kernel's random numbers. A copy would else have those of its sibling.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub seed: Bytes,
+    /// Absent: the machine is what it was.
+    #[prost(message, optional, tag = "3")]
+    pub identity: Option<MachineIdentity>,
+}
+
+/// Who a restored machine is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MachineIdentity {
+    #[prost(string, tag = "1")]
+    pub hostname: String,
+    /// Of another sandbox than the one it was captured of, it gets the boot id.
+    #[prost(string, tag = "2")]
+    pub sandbox: String,
+    #[prost(string, tag = "3")]
+    pub boot_id: String,
+    /// How many processes its programs may have.
+    #[prost(uint64, tag = "4")]
+    pub pids: u64,
 }
 
 /// How a stream ends when the guest is about to be captured.

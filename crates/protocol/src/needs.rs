@@ -151,7 +151,8 @@ impl Request {
             | Self::Quiesce(_)
             | Self::Refresh(_)
             | Self::Flush(_)
-            | Self::TakeRefusals(_) => return needs,
+            | Self::TakeRefusals(_)
+            | Self::Renew(_) => return needs,
         };
         needs.add_if(!user.is_empty(), ACT_AS_USER);
         needs

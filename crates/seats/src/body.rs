@@ -19,7 +19,7 @@ use crate::boot::{Settled, Standing};
 use crate::cgroup::{Group, MemoryLimit, MemoryWatch};
 use crate::detail::Detail;
 use crate::found::keep_taken;
-use crate::reach::{GuestSocket, open_root};
+use crate::reach::{GuestSocket, connect_to_first, open_root};
 use crate::retired::Retired;
 use crate::seat::{self, Link};
 use crate::seats::Seats;
@@ -238,6 +238,16 @@ impl Body {
         self.group
             .thaw()
             .map_err(IsolationError::failed("thaw the sandbox"))
+    }
+
+    /// Connects to what the first process listens at, for packets.
+    pub fn connect(&self, path: &str) -> io::Result<OwnedFd> {
+        let connection = connect_to_first(self.pid, path)?;
+        // Its number could be another's by now.
+        match seat::is_alive(self.pidfd.get_ref().as_fd()) {
+            true => Ok(connection),
+            false => Err(io::ErrorKind::ConnectionReset.into()),
+        }
     }
 
     /// Lets a frozen one go on for its capture: the guest has to hear of it.

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use cove_isolation::IsolationError;
 use cove_protocol::brief::{self, BriefError};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixStream;
 
 /// A full queue of connections is waited for this often before the guest counts as stuck.
@@ -25,13 +26,18 @@ pub fn open_root(pid: i32) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Opens the one path of a guest's tree that the host ever resolves, following nothing.
+/// Opens the one path of a guest's tree that the host ever resolves.
 fn open_socket(pid: i32) -> io::Result<OwnedFd> {
+    open_below(pid, cove_protocol::SOCKET_PATH)
+}
+
+/// Follows nothing.
+fn open_below(pid: i32, path: &str) -> io::Result<OwnedFd> {
     let root = open_root(pid)?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(
         &root,
-        cove_protocol::SOCKET_PATH,
+        path,
         OFlags::PATH | OFlags::CLOEXEC,
         Mode::empty(),
         resolve,
@@ -105,6 +111,20 @@ impl GuestSocket {
         // After an adoption the path may have held another process's socket by then.
         self.answerer.check(&stream.peer_cred()?)?;
         Ok(stream)
+    }
+}
+
+/// Connects to what a machine's first process listens at in its own tree, for packets. That tree is no guest's.
+pub(crate) fn connect_to_first(pid: i32, path: &str) -> io::Result<OwnedFd> {
+    let socket = open_below(pid, path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let connection = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    connect(&connection, &SocketAddrUnix::new(path)?)?;
+    let peer = rustix::net::sockopt::socket_peercred(&connection)?;
+    match peer.pid.as_raw_pid() == pid {
+        true => Ok(connection),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 

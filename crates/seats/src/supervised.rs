@@ -19,6 +19,8 @@ use crate::seats::Seats;
 pub struct Work {
     pub arguments: Vec<String>,
     pub descriptors: Vec<OwnedFd>,
+    /// Further ones, after the interface of a machine.
+    pub saved: Vec<OwnedFd>,
 }
 
 /// A machine under a supervisor.
@@ -54,6 +56,7 @@ impl Supervised {
         };
         work.descriptors
             .push(last.map_err(IsolationError::failed("open /dev/null"))?);
+        work.descriptors.append(&mut work.saved);
         let first = seat.pidfd().try_clone_to_owned();
         let first = first.map_err(IsolationError::failed("keep the pidfd"))?;
         let _ = self.first.set(first);
@@ -80,7 +83,7 @@ fn given(
     });
     let mut trees = Vec::from_iter(root);
     trees.extend(kvm);
-    trees.extend(work.descriptors);
+    trees.extend(work.descriptors.into_iter().chain(work.saved));
     Ok(Given {
         programs: rootfs::programs(programs)
             .map_err(IsolationError::failed("open the programs"))?,

@@ -146,6 +146,31 @@ pub struct Supervisor {
     pub arguments: Vec<String>,
 }
 
+/// Where the supervisor of a virtual machine listens for captures, in its own tree.
+pub const SAVE_SOCKET: &str = "/.cove/save";
+
+/// Engine to the supervisor of a virtual machine: capture it. Two empty files come along, for the state of the devices
+/// and for the memory. The machine goes on when the engine hangs up.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Save {
+    /// How long calls under way are waited for.
+    pub wait_ms: u64,
+}
+
+/// The answer to [`Save`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum SaveReply {
+    /// All is written, and the machine stands still.
+    Saved {
+        /// How long it has stood still.
+        stood_us: u64,
+        bytes: u64,
+    },
+    /// The guest refuses for now; its own words, as a quotation.
+    Refused(String),
+    Failed(Failure),
+}
+
 /// Child to engine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ChildReply {

@@ -9,6 +9,12 @@ const KEPT: usize = 600;
 pub struct Tail(VecDeque<u8>);
 
 impl Tail {
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut tail = Self::default();
+        tail.add(bytes);
+        tail
+    }
+
     pub fn add(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
         self.0.extend(bytes);

@@ -2,7 +2,8 @@
 //! up its own, and from then on carries the host's calls to the guest over a port of the machine. It ends with QEMU,
 //! and QEMU with it: it is PID 1 of their namespace.
 //!
-//! The argument after `machine` says how many seconds the boot may take; those that follow are QEMU's.
+//! The first argument says whether the machine boots (`machine`), goes on from what was captured (`restore`), or only
+//! shows that it could (`prove`).
 //!
 //! With the argument `disk` it makes a disk image of a tree instead and ends.
 //!
@@ -19,7 +20,10 @@ use cove_wire::packet;
 mod console;
 mod disk;
 mod machine;
+mod memory;
 mod program;
+mod qmp;
+mod save;
 
 const ENGINE: i32 = 4;
 
@@ -35,9 +39,11 @@ fn main() -> ExitCode {
     let mode = arguments.next();
     let arguments: Vec<String> = arguments.collect();
     let ended = match mode.as_deref() {
-        Some("machine") => return machine::run(&arguments, engine),
         Some("disk") => disk::make(&arguments),
-        _ => Err(("start".into(), io::ErrorKind::InvalidInput.into())),
+        mode => match machine::Plan::of(mode.unwrap_or_default(), &arguments) {
+            Some(plan) => return machine::run(plan, engine),
+            None => Err(("start".into(), io::ErrorKind::InvalidInput.into())),
+        },
     };
     tell(engine.as_fd(), &ended);
     match ended {

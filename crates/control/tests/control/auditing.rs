@@ -82,6 +82,7 @@ async fn every_change_waits_for_its_record() {
             hosts: vec!["api.example".parse().unwrap()],
             usage: "bearer".parse().unwrap(),
             ask: false,
+            limits: Vec::new(),
         },
     };
     control.set_secret(root, secret("kept")).await.unwrap();

@@ -22,9 +22,9 @@ use tempfile::TempDir;
 /// How long the kernel may take to let go of what has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
-pub const APPLETS: [&str; 24] = [
+pub const APPLETS: [&str; 25] = [
     "sh", "true", "id", "cat", "nproc", "hostname", "ls", "mount", "echo", "dd", "sleep", "head",
-    "ps", "ip", "ping", "wget", "df", "yes", "tail", "seq", "date", "mkdir", "kill", "nc",
+    "ps", "ip", "ping", "wget", "df", "yes", "tail", "seq", "date", "mkdir", "kill", "nc", "grep",
 ];
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
