@@ -5,9 +5,9 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * @description What executes the instructions of a virtual machine.
-         *     - `kvm`: The processor, by hardware virtualisation.
-         *     - `software`: QEMU, in software: slow, and had by name alone.
+         * @description How the instructions of a virtual machine are executed.
+         *     - `kvm`: By the processor, with hardware virtualisation.
+         *     - `software`: By QEMU in software: slow, and used only if it is named.
          * @enum {string}
          */
         Accel: "kvm" | "software";
@@ -61,7 +61,7 @@ export interface components {
         AddSshKey: {
             /**
              * Format: uint64
-             * @description Absent: until removed.
+             * @description Seconds until it expires; absent: when it is removed.
              */
             expires_in_s?: number | null;
             /** @description Name of the key. */
@@ -69,12 +69,15 @@ export interface components {
             /** @description The one line of a `.pub` file: ed25519 or ECDSA. */
             public_key: string;
         };
-        /** @description Who gets what is adopted. */
+        /** @description New owner of a quarantined resource. */
         AdoptQuarantined: {
-            /** @description Id of an organisation; default: the caller's own. What has an owner goes back to its owner. */
+            /**
+             * @description Id of an organisation; default: the caller's own. A resource that has an owner goes back to
+             *     its owner.
+             */
             org?: string | null;
         };
-        /** @description An amount of what a quota counts. */
+        /** @description Amounts of the resources that a quota limits. */
         Amount: {
             /**
              * Format: double
@@ -108,7 +111,7 @@ export interface components {
             body_bytes?: number | null;
             /** @description SHA-256 of the body, in hexadecimal digits. Absent if the body was not read: then the request cannot be approved once. */
             body_sha256?: string | null;
-            /** @description Time at which it is removed, with what was decided. */
+            /** @description Time at which it is removed, with its decision. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description Host, with its port if that is not 443. */
             host: string;
@@ -122,7 +125,7 @@ export interface components {
             sandbox: string;
             /** @description Name of the secret. */
             secret: string;
-            /** @description What was decided. */
+            /** @description The decision. */
             state: components["schemas"]["ApprovalState"];
             /**
              * Format: uint32
@@ -133,13 +136,13 @@ export interface components {
         /**
          * @description A decision.
          *     - `approve`: The request may be sent.
-         *     - `deny`: The request is refused; what was approved before is revoked.
+         *     - `deny`: The request is refused; an earlier approval is revoked.
          * @enum {string}
          */
         ApprovalDecision: "approve" | "deny";
         /**
-         * @description What was decided.
-         *     - `pending`: Nothing yet.
+         * @description The decision.
+         *     - `pending`: No decision yet.
          *     - `once`: Exactly this request may be sent once.
          *     - `timed`: All requests of the sandbox with the secret to the host may be sent until it expires.
          *     - `denied`: This request is refused until it expires.
@@ -150,18 +153,18 @@ export interface components {
         AttachQuery: {
             /**
              * Format: uint64
-             * @description Offset of standard error to begin at.
+             * @description Offset of standard error to start at.
              * @default 0
              */
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offset of standard output to begin at.
+             * @description Offset of standard output to start at.
              * @default 0
              */
             stdout_from: number;
         };
-        /** @description An organisation's chain of audit records: where it begins, where it ends, and whether it holds. */
+        /** @description An organisation's chain of audit records: its beginning, its end, and whether it is intact. */
         AuditChain: {
             /** @description The hash of that record. */
             anchor_hash: string;
@@ -170,14 +173,17 @@ export interface components {
              * @description The id of the last record that retention has removed, or 0.
              */
             anchor_sequence: number;
-            /** @description What is wrong there. */
+            /** @description The problem with that record. */
             broken?: string | null;
             /**
              * Format: uint64
-             * @description The first record that is missing or does not follow from the one before it.
+             * @description The first record that is missing or does not match the previous one.
              */
             broken_at?: number | null;
-            /** @description The hash of the last record. Keep it elsewhere to detect that the whole chain was rewritten. */
+            /**
+             * @description The hash of the last record. Store it elsewhere to detect that the whole chain was
+             *     rewritten.
+             */
             hash: string;
             /** @description Id of the organisation. */
             org: string;
@@ -188,18 +194,18 @@ export interface components {
             sequence: number;
             /**
              * Format: uint64
-             * @description Records up to this id are from before there were chains and have no hash.
+             * @description Records up to this id are older than the chain and have no hash.
              */
             unchained: number;
             /**
              * Format: uint64
-             * @description Records that hold together; absent where nobody looked.
+             * @description Number of verified records; absent if the chain was not checked.
              */
             verified?: number | null;
         };
         /** @description One line of an export (`Accept: application/x-ndjson`): the chain, then its records, oldest first. */
         AuditLine: components["schemas"]["AuditChain"] | components["schemas"]["AuditRecord"];
-        /** @description One mutating call: who, what, from where, and how it ended. */
+        /** @description One call that changes something: who, what, from where, and its result. */
         AuditRecord: {
             /** @description Name of the operation, like `sandbox.create`. */
             action: string;
@@ -208,8 +214,8 @@ export interface components {
             /** @description More about the operation. */
             detail?: string | null;
             /**
-             * @description SHA-256 over the hash of the record before it and its own fields; absent in records from before
-             *     there were chains.
+             * @description SHA-256 of the previous record's hash and its own fields; absent in records that are older
+             *     than the chain.
              */
             hash?: string;
             /**
@@ -221,25 +227,28 @@ export interface components {
             key?: string | null;
             /** @description Id of the request. */
             request_id?: string | null;
-            /** @description `ok` or the code of the error; of calls into a sandbox also `pending`, `not_done` or `unknown`. */
+            /**
+             * @description `ok` or the code of the error; for calls into a sandbox also `pending`, `not_done` or
+             *     `unknown`.
+             */
             result: string;
             /** @description Address that the call came from. */
             source?: string | null;
             /** @description What the operation was applied to. */
             target?: string | null;
         };
-        /** @description Snapshots of the disk taken without being asked for, when something changed. */
+        /** @description Automatic snapshots of the disk. One is taken only if something changed. */
         AutoSnapshot: {
-            /** @description Before each command. */
+            /** @description Take one before each command. */
             before_exec?: boolean;
             /**
              * Format: uint64
-             * @description At this pace while it runs.
+             * @description Interval in seconds while it runs.
              */
             every_s?: number | null;
             /**
              * Format: uint32
-             * @description So many of the newest are kept; default: 10.
+             * @description Number of newest ones to keep; default: 10.
              */
             keep?: number | null;
         };
@@ -262,7 +271,7 @@ export interface components {
         Build: {
             /**
              * Format: uint64
-             * @description Steps taken from an earlier build.
+             * @description Steps taken from the cache.
              */
             cached: number;
             /** @description Time of creation. */
@@ -275,21 +284,22 @@ export interface components {
             id: string;
             /** @description Name of the template. */
             name: string;
-            /** @description How far it is. */
+            /** @description State. */
             state: components["schemas"]["BuildState"];
             /**
              * Format: uint64
-             * @description Steps begun so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and `WORKDIR`.
+             * @description Steps started so far. Only steps that change files count: `RUN`, `COPY`, `ADD` and
+             *     `WORKDIR`.
              */
             steps: number;
-            /** @description Id of the version that it made. */
+            /** @description Id of the version that it created. */
             template?: string | null;
         };
-        /** @description What was forgotten. */
+        /** @description Answer of `DELETE /v1/build-cache`. */
         BuildCacheCleared: {
             /**
              * Format: uint64
-             * @description States of steps.
+             * @description Number of deleted steps.
              */
             steps: number;
         };
@@ -302,7 +312,7 @@ export interface components {
             line: number;
             /**
              * Format: uint64
-             * @description Milliseconds since it began.
+             * @description Milliseconds since the step started.
              */
             ms: number;
             /**
@@ -310,13 +320,13 @@ export interface components {
              * @description Number of the step, from 1.
              */
             number: number;
-            /** @description How far it is. */
+            /** @description State. */
             state: components["schemas"]["BuildStepState"];
             /** @description The instruction. */
             text: string;
             /**
              * Format: uint64
-             * @description Steps in all, as far as it is known.
+             * @description Number of steps, as far as it is known.
              */
             total: number;
             /**
@@ -345,7 +355,7 @@ export interface components {
         } | {
             /**
              * Format: uint64
-             * @description So many bytes.
+             * @description Number of bytes.
              */
             bytes: number;
             /**
@@ -375,28 +385,28 @@ export interface components {
             timeout_s?: number | null;
         };
         /**
-         * @description - `waiting`: Its context is not there yet.
+         * @description - `waiting`: Waiting for its context.
          * @enum {string}
          */
         BuildState: "running" | "done" | "failed" | "cancelled" | "waiting";
         /**
          * @description How far a step is.
-         *     - `started`: It runs.
-         *     - `cached`: An earlier build had made it.
+         *     - `started`: Running.
+         *     - `cached`: Its result was in the cache.
          *     - `done`: It succeeded.
-         *     - `failed`: It failed, and the build with it.
+         *     - `failed`: It failed, and so did the build.
          * @enum {string}
          */
         BuildStepState: "started" | "cached" | "done" | "failed";
         /** @description Builds, newest first. */
         Builds: {
-            /** @description The builds that are remembered. */
+            /** @description The builds that are still recorded. */
             items: components["schemas"]["Build"][];
         };
         /**
-         * @description What happened to a watched path.
-         *     - `ready`: The watch stands; every later change is reported.
-         *     - `overflow`: Changes came faster than they could be reported; look again.
+         * @description The kind of a change.
+         *     - `ready`: The watch is ready; every later change is reported.
+         *     - `overflow`: Changes were lost because there were too many; list the directory again.
          * @enum {string}
          */
         ChangeKind: "created" | "written" | "removed" | "renamed" | "attributes" | "ready" | "overflow";
@@ -411,13 +421,13 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description Something that keeps what code defined, from run to run. It is a process of the sandbox. */
+        /** @description A context that keeps variables between runs. It is a process of the sandbox. */
         CodeContext: {
             /** @description Working directory. */
             cwd: string;
-            /** @description The one that runs use which name none. */
+            /** @description Whether runs that name no context use it. */
             default: boolean;
-            /** @description Of its process, too. */
+            /** @description Id; also the id of its process. */
             id: string;
             /** @description Language of its code. */
             language: components["schemas"]["CodeLanguage"];
@@ -426,11 +436,11 @@ export interface components {
             /** @description User that the code runs as. */
             user: string;
         };
-        /** @description How a run ended. */
+        /** @description The end of a run. */
         CodeEnd: {
             /** @description The context it ran in. */
             context: string;
-            /** @description The context's process ended with the run, and what it kept is gone. */
+            /** @description The context's process ended during the run; its variables are lost. */
             context_ended: boolean;
             /**
              * Format: uint64
@@ -439,15 +449,15 @@ export interface components {
             duration_ms: number;
             /**
              * Format: int32
-             * @description Of a shell's last command.
+             * @description Exit code of a shell's last command.
              */
             exit_code?: number | null;
-            /** @description The code was interrupted because its timeout was over. */
+            /** @description The code was interrupted after its timeout. */
             timed_out: boolean;
-            /** @description Some output or result was too much, and is not here. */
+            /** @description Some output or results were too large and are left out. */
             truncated: boolean;
         };
-        /** @description What the code threw. */
+        /** @description The exception that the code raised. */
         CodeError: {
             /** @description Name of the exception. */
             name: string;
@@ -512,20 +522,20 @@ export interface components {
          * @enum {string}
          */
         CodeLanguage: "python" | "javascript" | "bash" | "typescript";
-        /** @description Something to show, in all the forms it has. */
+        /** @description A result in all its formats. */
         CodeOutput: {
-            /** @description Media type to text, to base64 where the form is bytes (`image/png`), to JSON where it is that. */
+            /** @description Media type to content: text, base64 for binary formats (`image/png`), or JSON. */
             data: {
                 [key: string]: unknown;
             };
             /** @description The value of the code's last expression. */
             main: boolean;
         };
-        /** @description The one-piece answer to a run. */
+        /** @description The whole answer to a run. */
         CodeResult: {
             /** @description The context it ran in. */
             context: string;
-            /** @description The context's process ended with the run, and what it kept is gone. */
+            /** @description The context's process ended during the run; its variables are lost. */
             context_ended: boolean;
             /**
              * Format: uint64
@@ -536,7 +546,7 @@ export interface components {
             error?: components["schemas"]["CodeError"] | null;
             /**
              * Format: int32
-             * @description Of a shell's last command.
+             * @description Exit code of a shell's last command.
              */
             exit_code?: number | null;
             /** @description Results that the code showed, in order. */
@@ -545,9 +555,9 @@ export interface components {
             stderr: string;
             /** @description Standard output of the code. */
             stdout: string;
-            /** @description The code was interrupted because its timeout was over. */
+            /** @description The code was interrupted after its timeout. */
             timed_out: boolean;
-            /** @description Some output or result was too much, and is not here. */
+            /** @description Some output or results were too large and are left out. */
             truncated: boolean;
         };
         /** @description Body of `POST /v1/builds`. The build begins when its context was sent with `PUT /v1/builds/{build}/context`. */
@@ -563,19 +573,19 @@ export interface components {
             defaults?: components["schemas"]["TemplateDefaults"];
             /** @description The text of the Dockerfile. */
             dockerfile: string;
-            /** @description The text of `.dockerignore`: what of the context is left out. */
+            /** @description The text of `.dockerignore`. */
             ignore?: string;
             /** @description Name of the template; it gets a new version. */
             name: string;
-            /** @description What steps may reach; default: `preset:packages`. */
+            /** @description Network policy of the steps; default: `preset:packages`. */
             network?: components["schemas"]["Network"] | null;
-            /** @description Run every step, whatever earlier builds made. */
+            /** @description Run every step again, without the cache. */
             no_cache?: boolean;
             /** @description Ask registries for images that are on the host already. */
             pull?: boolean;
             /** @description A server to run before the template's memory is captured: sandboxes begin with it running. */
             start?: components["schemas"]["BuildStart"] | null;
-            /** @description Tags that point at the new version from then on; default: `latest`. */
+            /** @description Tags to move to the new version; default: `latest`. */
             tags?: string[];
             /** @description Name or number of the stage to build; default: the last. */
             target?: string | null;
@@ -593,7 +603,7 @@ export interface components {
              * @default python
              */
             language: components["schemas"]["CodeLanguage"];
-            /** @description Name or number, with `:group` if wanted. */
+            /** @description User name or number, optionally with `:group`. */
             user?: string | null;
         };
         /** @description Body of `POST /v1/sandboxes/{id}/identity`. */
@@ -618,23 +628,23 @@ export interface components {
         CreateKey: {
             /**
              * Format: uint64
-             * @description Absent: until revoked.
+             * @description Seconds until it expires; absent: when it is revoked.
              */
             expires_in_s?: number | null;
             /** @description Name of the key. */
             name: string;
-            /** @description For another organisation; needs the scope `admin`. */
+            /** @description Organisation of the key, if it is another one; needs the scope `admin`. */
             org?: string | null;
             /** @description Binds the key to this sandbox, by id or name: nothing else exists for it. Not with the scope `admin`. */
             sandbox?: string | null;
-            /** @description What the key may do. */
+            /** @description Permissions of the key. */
             scopes: components["schemas"]["Scope"][];
         };
         /** @description Body of `POST /v1/orgs`. */
         CreateOrg: {
             /** @description Name, unique on the server. */
             name: string;
-            /** @description Quota; what is absent has its default. */
+            /** @description Quota; absent fields have their default. */
             quota?: components["schemas"]["QuotaRequest"] | null;
         };
         /** @description Body of `POST /v1/sandboxes`. Everything has a default. */
@@ -649,19 +659,19 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Lets the sandbox ask who it is, at `http://cove.internal:16910/`. */
+            /** @description Identity of the sandbox: tokens from `http://cove.internal:16910/`. */
             identity?: components["schemas"]["Identity"] | null;
             /** @description Name or id of an image; default: `debian`. */
             image?: string | null;
             /** @description The isolation tier: `container`, `gvisor`, `vm`, or `auto` for the strongest that the host has and the operator allows; default: the operator's choice, `container` unless changed. */
             isolation?: string | null;
-            /** @description Labels: key and value pairs to find it by. */
+            /** @description Labels: key and value pairs for searches. */
             labels?: {
                 [key: string]: string;
             };
             /** @description When to freeze, pause, stop or delete it automatically; default: never. */
             lifecycle?: components["schemas"]["LifecycleRequest"] | null;
-            /** @description With `snapshot`: go on with its processes; without, it boots from its disk. */
+            /** @description With `snapshot`: continue its processes; without, it boots from its disk. */
             memory?: boolean;
             /** @description Unique in the organisation: 1 to 63 lowercase letters, digits or dashes. */
             name?: string | null;
@@ -687,26 +697,26 @@ export interface components {
              *     and `env` is put over its variables.
              */
             template?: string | null;
-            /** @description Who commands run as; default: the image's user, else root. */
+            /** @description User that commands run as; default: the image's user, else root. */
             user?: string | null;
             /**
              * @description Volumes to mount. They are no part of its disk, nor of its snapshots. Absent with `snapshot`: those that the
              *     snapshot's sandbox had; with `template`: the template's; `[]`: none.
              */
             volumes?: components["schemas"]["Mount"][] | null;
-            /** @description Where commands start; default: the image's directory, else the user's home. */
+            /** @description Working directory of commands; default: the image's directory, else the user's home. */
             workdir?: string | null;
         };
         /** @description Body of `POST /v1/sandboxes/{id}/ssh`. */
         CreateSshToken: {
             /**
              * Format: uint64
-             * @description How long the token is good; default: an hour. Sessions it opened end with it.
+             * @description How long the token is valid, in seconds; default: an hour. Its sessions end with it.
              */
             expires_s?: number | null;
             /**
              * Format: uint64
-             * @description How long the token lets its holder log in, when that is less than it is good for.
+             * @description How long the token can be used to log in, in seconds, if that is shorter.
              */
             login_s?: number | null;
         };
@@ -717,32 +727,35 @@ export interface components {
         CreateTemplate: {
             /** @description Defaults of sandboxes made from it. */
             defaults?: components["schemas"]["TemplateDefaults"];
-            /** @description Sandboxes go on with the snapshot's processes; without, they boot from its disk. */
+            /** @description Sandboxes continue the snapshot's processes; without, they boot from its disk. */
             memory?: boolean;
-            /** @description 1 to 63 lowercase letters, digits or dashes. A name that is there already gets another version. */
+            /** @description Name: 1 to 63 lowercase letters, digits or dashes. An existing name gets a new version. */
             name: string;
-            /** @description Id or name of the snapshot that sandboxes begin from. It cannot be deleted while the template is there. */
+            /**
+             * @description Id or name of the snapshot that sandboxes start from. It cannot be deleted while the
+             *     template exists.
+             */
             snapshot: string;
-            /** @description Tags that point at the new version from then on; default: `latest`. */
+            /** @description Tags to move to the new version; default: `latest`. */
             tags?: string[];
         };
         /** @description Body of `POST /v1/volumes`. */
         CreateVolume: {
-            /** @description Id or name of a volume to begin as a copy of, as it is at this moment. */
+            /** @description Id or name of a volume to copy, in its current state. */
             from?: string | null;
             /** @description Unique among the organisation's volumes: 1 to 63 lowercase letters, digits or dashes. */
             name: string;
-            /** @description With `from`: a copy that nobody can write to, ever. */
+            /** @description With `from`: make the copy read-only for ever. */
             read_only?: boolean;
             /**
              * Format: uint64
-             * @description What it may hold. Default: 10 GiB, or the size of `from`.
+             * @description Size limit in MiB. Default: 10 GiB, or the size of `from`.
              */
             size_mb?: number | null;
         };
         /** @description Body of `POST /v1/approvals/{approval}`. */
         DecideApproval: {
-            /** @description What is decided. */
+            /** @description The decision. */
             decision: components["schemas"]["ApprovalDecision"];
             /**
              * Format: uint32
@@ -760,10 +773,13 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/templates/{template}`. */
         DeleteTemplate: {
-            /** @description With a name alone: all of its versions. Without, a name that has several is refused. */
+            /**
+             * @description With a name alone: delete all of its versions. Without, a name with several versions is
+             *     refused.
+             */
             all?: boolean;
         };
-        /** @description One decision. A connection comes again when it is over, with the bytes it carried and a new `id`. */
+        /** @description One decision. A connection has a second entry when it has ended, with its bytes and a new `id`. */
         EgressEntry: {
             /** @description Destination address, if it is known. */
             address?: string | null;
@@ -771,10 +787,10 @@ export interface components {
             at: components["schemas"]["Timestamp"];
             /**
              * Format: uint64
-             * @description Grows; pass the last one seen as `after` to go on.
+             * @description Increases; pass the last one as `after` to continue.
              */
             id: number;
-            /** @description The name asked for or spoken to, where there is one. */
+            /** @description The requested host name, if there is one. */
             name?: string | null;
             /**
              * Format: uint16
@@ -788,11 +804,11 @@ export interface components {
              * @description Bytes received.
              */
             received_bytes: number;
-            /** @description The entry of the policy that allowed it, or why nothing did. */
+            /** @description The entry of the policy that allowed it, or why it was denied. */
             rule: string;
             /**
              * Format: uint64
-             * @description Bytes carried, once a connection is over.
+             * @description Bytes sent, once a connection has ended.
              */
             sent_bytes: number;
             /** @description Whether it was allowed. */
@@ -806,7 +822,7 @@ export interface components {
              */
             type: "lost";
         };
-        /** @description What is kept now. */
+        /** @description The kept entries. */
         EgressList: {
             /** @description The entries, oldest first. */
             items: components["schemas"]["EgressEntry"][];
@@ -814,7 +830,7 @@ export interface components {
             lost: boolean;
             /**
              * Format: uint64
-             * @description Pass as `after` to read on.
+             * @description Pass it as `after` to continue.
              */
             next: number;
         };
@@ -827,17 +843,17 @@ export interface components {
         EgressQuery: {
             /**
              * Format: uint64
-             * @description Begin after this entry.
+             * @description Start after this entry.
              */
             after?: number | null;
             /**
-             * @description Wait for more, one JSON value a line.
+             * @description Wait for new entries, one JSON value per line.
              * @default false
              */
             follow: boolean;
             /**
              * Format: uint32
-             * @description Entries at most; default: 100.
+             * @description Maximum number of entries; default: 100.
              */
             limit?: number | null;
             /** @description Only this name and names below it. */
@@ -853,7 +869,7 @@ export interface components {
          */
         EgressVerdict: "allowed" | "denied";
         /**
-         * @description How output travels in JSON.
+         * @description Encoding of output in JSON.
          * @enum {string}
          */
         Encoding: "text" | "base64";
@@ -874,31 +890,31 @@ export interface components {
             error: components["schemas"]["ErrorDetail"];
         };
         /**
-         * @description Stable names of what can go wrong. Never renamed, only added to.
-         *     - `malformed_request`: Not HTTP or JSON as it should be.
-         *     - `unauthenticated`: No key, or one that is not known, expired or revoked.
-         *     - `forbidden`: The key's scopes do not cover this.
-         *     - `quota_exceeded`: The organisation's quota would be passed.
-         *     - `permission_denied`: The user inside the sandbox may not do this to the path.
-         *     - `path_not_found`: The sandbox is there, the path inside is not.
+         * @description Stable names of errors. They are never renamed.
+         *     - `malformed_request`: Malformed HTTP or JSON.
+         *     - `unauthenticated`: The key is missing, unknown, expired or revoked.
+         *     - `forbidden`: The key's scopes do not allow this.
+         *     - `quota_exceeded`: The organisation's quota would be exceeded.
+         *     - `permission_denied`: The user in the sandbox lacks the permission for the path.
+         *     - `path_not_found`: The path does not exist in the sandbox.
          *     - `request_timeout`: The client took too long to send its request.
-         *     - `conflict`: The state of things does not allow it now.
-         *     - `stale`: Somebody changed the same thing at the same time.
+         *     - `conflict`: The present state does not allow it.
+         *     - `stale`: Another request changed the same resource.
          *     - `in_use`: Something still uses it.
-         *     - `not_capturable`: Something inside cannot be captured with its memory.
-         *     - `unfit_host`: Captured memory asks for what this host lacks.
+         *     - `not_capturable`: A process in the sandbox cannot be captured with its memory.
+         *     - `unfit_host`: The captured memory needs a feature that this host lacks.
          *     - `unchanged`: Nothing changed since the last snapshot.
          *     - `idempotency_key_reused`: An idempotency key was used before with another request.
-         *     - `process_gone`: The process is over, or never had what was asked for.
-         *     - `invalid_request`: Understood, and refused for what it says.
-         *     - `too_many_processes`: The sandbox may have no more processes.
+         *     - `process_gone`: The process has ended, or does not have the requested stream.
+         *     - `invalid_request`: The request is well-formed and has an invalid value.
+         *     - `too_many_processes`: The sandbox has its maximum number of processes.
          *     - `limit_reached`: A limit inside the sandbox was reached.
-         *     - `unsupported`: Known, and not possible here or not yet.
-         *     - `guest_unreachable`: The sandbox runs, but what is inside does not answer.
-         *     - `port_closed`: The port inside does not take connections.
-         *     - `no_capacity`: The host is short of something now.
-         *     - `unavailable`: The server is ending or already does too much.
-         *     - `timed_out`: The work was not done in its time.
+         *     - `unsupported`: This server cannot do it.
+         *     - `guest_unreachable`: The sandbox runs, but its guest program does not answer.
+         *     - `port_closed`: The port in the sandbox does not accept connections.
+         *     - `no_capacity`: The host lacks a resource now.
+         *     - `unavailable`: The server is shutting down or overloaded.
+         *     - `timed_out`: The work did not finish in time.
          *     - `disk_full`: The sandbox's disk is full.
          * @enum {string}
          */
@@ -916,13 +932,13 @@ export interface components {
             /** @description Id of the request, also in the server's log. */
             request_id: string;
         };
-        /** @description Something that happened to a sandbox. */
+        /** @description An event of a sandbox. */
         Event: {
             /** @description Time of the event. */
             at: components["schemas"]["Timestamp"];
             /**
              * Format: uint64
-             * @description Grows; pass the last one seen as `Last-Event-ID` to go on after it.
+             * @description Increases; pass the last one as `Last-Event-ID` to continue after it.
              */
             id: number;
             /** @description Id of the sandbox. */
@@ -1056,7 +1072,7 @@ export interface components {
         } | {
             /** @description Id of the approval. */
             approval: string;
-            /** @description What was decided. */
+            /** @description The decision. */
             decision: components["schemas"]["ApprovalState"];
             /**
              * @description Always `approval_decided`.
@@ -1068,11 +1084,11 @@ export interface components {
         EventsQuery: {
             /**
              * Format: uint64
-             * @description Begin after this event; the header `Last-Event-ID` does the same and wins.
+             * @description Start after this event; the header `Last-Event-ID` does the same and has precedence.
              */
             after?: number | null;
             /**
-             * @description Wait for more. Without it, what is there now as one list.
+             * @description Wait for new events. Without it, the answer is a list of the kept events.
              * @default false
              */
             follow: boolean;
@@ -1081,36 +1097,42 @@ export interface components {
         Exec: {
             /** @description Program and arguments, run without a shell. */
             argv?: string[] | null;
-            /** @description Given to the user's login shell. */
+            /** @description Command line for the user's login shell. */
             command?: string | null;
             /** @description Working directory; default: that of the sandbox. */
             cwd?: string | null;
-            /** @description How the one-piece answer carries output: text (what is not UTF-8 is replaced), or base64. */
+            /**
+             * @description Encoding of output in the whole answer: text (bytes that are not UTF-8 are replaced), or
+             *     base64.
+             */
             encoding?: components["schemas"]["Encoding"] | null;
             /** @description Environment variables. */
             env?: {
                 [key: string]: string;
             };
-            /** @description End the command when this connection is lost. Otherwise it goes on and can be found again. */
+            /**
+             * @description Kill the command when this connection is lost. Otherwise it keeps running and can be
+             *     followed again.
+             */
             kill_on_disconnect?: boolean;
             /** @description The command's whole standard input, as text. */
             stdin?: string | null;
             /** @description The same, base64; for bytes that are not text. */
             stdin_base64?: string | null;
-            /** @description Keep its input open for `POST …/stdin`; only where the answer is live. */
+            /** @description Keep its input open for `POST …/stdin`; only with a live answer. */
             stdin_open?: boolean;
-            /** @description Shown in listings; does not change what runs. */
+            /** @description A word for listings; it does not change the command. */
             tag?: string | null;
             /**
              * Format: uint64
-             * @description At its end the command's whole process group is ended.
+             * @description Time in milliseconds after which the command's process group is killed.
              */
             timeout_ms?: number | null;
-            /** @description Name or number, with `:group` if wanted. */
+            /** @description User name or number, optionally with `:group`. */
             user?: string | null;
         };
         /**
-         * @description The one-piece answer to exec.
+         * @description The whole answer to exec.
          * @example {
          *       "duration_ms": 3,
          *       "encoding": "text",
@@ -1135,10 +1157,13 @@ export interface components {
             encoding: components["schemas"]["Encoding"];
             /**
              * Format: int32
-             * @description 128 + the signal's number when one ended it, as shells do.
+             * @description Exit code; 128 + the signal's number if a signal ended it.
              */
             exit_code: number;
-            /** @description What to do about a failure, where the server knows; for example that the network of the sandbox is off. */
+            /**
+             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
+             *     is off.
+             */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1150,7 +1175,7 @@ export interface components {
              * @description With `oom`: the most memory the sandbox used.
              */
             memory_peak_bytes?: number | null;
-            /** @description The kernel killed it for memory. */
+            /** @description The kernel killed it because memory was exhausted. */
             oom: boolean;
             /** @description Id of the process, for its record. */
             process: string;
@@ -1170,12 +1195,12 @@ export interface components {
             stdout: string;
             /**
              * Format: uint64
-             * @description All that the command wrote, kept or not.
+             * @description Bytes written to standard output, kept or not.
              */
             stdout_bytes: number;
-            /** @description The command was ended because its timeout was over. */
+            /** @description The command was killed after its timeout. */
             timed_out: boolean;
-            /** @description Output was longer than the answer may be; the first part is here. */
+            /** @description Output was longer than an answer can be; this is its first part. */
             truncated: boolean;
         };
         /** @description How a command ended. */
@@ -1187,10 +1212,13 @@ export interface components {
             duration_ms: number;
             /**
              * Format: int32
-             * @description 128 + the signal's number when one ended it, as shells do.
+             * @description Exit code; 128 + the signal's number if a signal ended it.
              */
             exit_code: number;
-            /** @description What to do about a failure, where the server knows; for example that the network of the sandbox is off. */
+            /**
+             * @description What to do about a failure, if the server knows; for example that the network of the sandbox
+             *     is off.
+             */
             hint?: string | null;
             /**
              * Format: uint64
@@ -1202,7 +1230,7 @@ export interface components {
              * @description With `oom`: the most memory the sandbox used.
              */
             memory_peak_bytes?: number | null;
-            /** @description The kernel killed it for memory. */
+            /** @description The kernel killed it because memory was exhausted. */
             oom: boolean;
             /**
              * Format: int32
@@ -1216,10 +1244,10 @@ export interface components {
             stderr_bytes: number;
             /**
              * Format: uint64
-             * @description All that the command wrote, kept or not.
+             * @description Bytes written to standard output, kept or not.
              */
             stdout_bytes: number;
-            /** @description The command was ended because its timeout was over. */
+            /** @description The command was killed after its timeout. */
             timed_out: boolean;
         };
         /** @description One line of a watch. */
@@ -1230,10 +1258,10 @@ export interface components {
             from?: string | null;
             /** @description Absolute path. */
             path?: string;
-            /** @description What happened. */
+            /** @description The kind of the change. */
             type: components["schemas"]["ChangeKind"];
         };
-        /** @description What is at a path. */
+        /** @description The metadata of a path. */
         FileInfo: {
             /**
              * Format: uint32
@@ -1283,37 +1311,37 @@ export interface components {
             /** @description Name of the check. */
             name: string;
         };
-        /** @description Body of `POST …/fork`; may be left out. */
+        /** @description Body of `POST …/fork`; optional. */
         Fork: {
             /**
              * Format: uint32
-             * @description Children; default: one.
+             * @description Number of copies; default: 1.
              */
             count?: number | null;
-            /** @description Added to the parent's. */
+            /** @description Labels in addition to the parent's. */
             labels?: {
                 [key: string]: string;
             };
-            /** @description Lease of each child; absent: they have none, whatever the parent has. */
+            /** @description Lease of each copy; absent: they have none. */
             lease?: components["schemas"]["LeaseRequest"] | null;
-            /** @description The children go on with the parent's processes; without, they boot from its disk. */
+            /** @description The copies continue the parent's processes; without, they boot from its disk. */
             memory?: boolean;
-            /** @description Of the only child; several are called `name-1`, `name-2` and so on. */
+            /** @description Name of the copy; several are called `name-1`, `name-2` and so on. */
             name?: string | null;
         };
-        /** @description One child of a fork, or why there is none. */
+        /** @description One copy of a fork, or why it could not be created. */
         Forked: {
             /** @description A copy. */
             sandbox: components["schemas"]["Sandbox"];
         } | {
-            /** @description Why a copy could not be made. */
+            /** @description Why the copy could not be created. */
             error: components["schemas"]["ErrorDetail"];
         };
         /**
-         * @description What a sandbox may do to itself.
+         * @description An operation that a sandbox may do to itself.
          *     - `snapshot`: Take a snapshot of its disk.
          *     - `fork`: Make a copy of itself.
-         *     - `keep_awake`: Keep its idle policy from putting it away.
+         *     - `keep_awake`: Postpone its idle rules.
          *     - `label`: Change its labels.
          *     - `end`: Delete itself.
          * @enum {string}
@@ -1328,19 +1356,22 @@ export interface components {
         };
         /** @description Query of `DELETE /v1/sandboxes/{id}` and `DELETE …/lease`. */
         HolderQuery: {
-            /** @description Only if the sandbox has a lease of this holder; otherwise the answer is 409. */
+            /** @description Apply it only if this holder has the lease of the sandbox; otherwise the answer is 409. */
             holder?: string | null;
         };
         /** @description The identity of a sandbox: with it, the metadata endpoint is there inside. */
         Identity: {
-            /** @description What it may do to itself. Default: nothing. */
+            /** @description Operations that it may do to itself. Default: none. */
             grants?: components["schemas"]["Grant"][];
-            /** @description For whom it acts; a claim of its tokens. Needs a key with the scope `admin`: verifiers take it for true. */
+            /**
+             * @description Person or service that it acts for; a claim of its tokens. Needs a key with the scope
+             *     `admin`, because verifiers trust it.
+             */
             on_behalf_of?: string | null;
-            /** @description What it works on; a claim of its tokens. */
+            /** @description Its task; a claim of its tokens. */
             task?: string | null;
         };
-        /** @description A public key, as RFC 7517 writes it. */
+        /** @description A public key in the format of RFC 7517. */
         IdentityKey: {
             /** @description Signature algorithm. */
             alg: string;
@@ -1357,14 +1388,14 @@ export interface components {
         };
         /** @description Answer of `GET /.well-known/jwks.json`: the public keys that check tokens. */
         IdentityKeys: {
-            /** @description Public keys that sign tokens, or did so recently. */
+            /** @description Public keys that sign tokens, or signed them recently. */
             keys: components["schemas"]["IdentityKey"][];
         };
-        /** @description A signed statement of which sandbox its holder is: a JWT of OpenID Connect, signed with RS256. */
+        /** @description A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256. */
         IdentityToken: {
             /** @description Audience of the token. */
             audience: string;
-            /** @description Time after which it is not valid any more. */
+            /** @description Time when it expires. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description The `iss` claim. Its keys are at `ISSUER/.well-known/jwks.json`. */
             issuer: string;
@@ -1396,7 +1427,7 @@ export interface components {
             /** @description `registry`, `bootstrap` or `import`. */
             source: string;
         };
-        /** @description What a Dockerfile says of an image. Nothing of it runs by itself: see `start` of a build. */
+        /** @description Image settings of a Dockerfile. None of these commands runs by itself: see `start` of a build. */
         ImageConfig: {
             /** @description `CMD`. */
             cmd?: string[];
@@ -1410,7 +1441,7 @@ export interface components {
             labels?: {
                 [key: string]: string;
             };
-            /** @description `ONBUILD`: instructions for builds that begin from this. */
+            /** @description `ONBUILD`: instructions for builds that start from this image. */
             onbuild?: string[];
             /** @description `SHELL`. */
             shell?: string[] | null;
@@ -1429,11 +1460,14 @@ export interface components {
                 [key: string]: string;
             };
         };
-        /** @description An image on its way. Each line of a live answer is one of these; the last is not `running`. */
+        /**
+         * @description The progress of an image job. Each line of a live answer is one of these; the last is not
+         *     `running`.
+         */
         ImageJob: {
             /**
              * Format: uint64
-             * @description Bytes done in the present stage.
+             * @description Bytes done in the current stage.
              */
             done_bytes: number;
             /** @description Why the job failed. */
@@ -1444,13 +1478,13 @@ export interface components {
             image?: components["schemas"]["Image"] | null;
             /** @description Name of the image. */
             name: string;
-            /** @description For a person: what is done now. */
+            /** @description Current stage, as text for people. */
             stage: string;
             /** @description State of the job. */
             state: components["schemas"]["JobState"];
             /**
              * Format: uint64
-             * @description Bytes of the present stage, if known.
+             * @description Bytes of the current stage, if known.
              */
             total_bytes?: number | null;
             /** @description Problems that did not stop the job. */
@@ -1461,9 +1495,9 @@ export interface components {
             /** @description Name, unique in the organisation. */
             name?: string | null;
         };
-        /** @description What came of an import. */
+        /** @description The result of an import. */
         Imported: {
-            /** @description Why the memory in the file was left out, when it was. */
+            /** @description Why the memory in the file was left out, if it was. */
             memory_refused?: string | null;
             /** @description The snapshot. */
             snapshot: components["schemas"]["Snapshot"];
@@ -1476,13 +1510,13 @@ export interface components {
             message: string;
         };
         /**
-         * @description How far an image on its way is.
+         * @description State of an image job.
          * @enum {string}
          */
         JobState: "running" | "done" | "failed";
-        /** @description A host that joins, as `cove node join` sends it. */
+        /** @description The request of `cove node join`. */
         JoinNode: {
-            /** @description Where the server reaches the node: host and port. */
+            /** @description Host and port at which the server reaches the node. */
             address: string;
             /** @description Id of the host. */
             host: string;
@@ -1495,14 +1529,14 @@ export interface components {
             /** @description Id of the token. */
             token: string;
         };
-        /** @description A token by which one host joins. Shown once. */
+        /** @description A token with which one host joins. Shown once. */
         JoinToken: {
-            /** @description When it expires. */
+            /** @description Time when it expires. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description The token, for `cove node join`. */
             token: string;
         };
-        /** @description What a host that joined gets. */
+        /** @description Answer to a host that joined. */
         JoinedNode: {
             /** @description Certificate of the fleet's authority, PEM. */
             authority: string;
@@ -1529,23 +1563,23 @@ export interface components {
             org: string;
             /** @description Time when it was revoked. */
             revoked_at?: components["schemas"]["Timestamp"] | null;
-            /** @description The key made at first start. */
+            /** @description Whether it is the first key of the server. */
             root: boolean;
-            /** @description Id of the sandbox that the key is bound to; absent: it is good for the whole organisation. */
+            /** @description Id of the sandbox that the key is bound to; absent: valid for the whole organisation. */
             sandbox?: string | null;
-            /** @description What the key may do. */
+            /** @description Permissions of the key. */
             scopes: components["schemas"]["Scope"][];
         };
-        /** @description Somebody who must say from time to time that the sandbox is still needed. */
+        /** @description A lease: its holder must renew it regularly, else the sandbox is paused and later deleted. */
         Lease: {
             /**
              * Format: uint64
              * @description Seconds after that at which it is deleted.
              */
             delete_after_s: number;
-            /** @description Name that the holder chose for itself. */
+            /** @description Name that the holder chose. */
             holder: string;
-            /** @description Whether the sandbox was put away because nobody renewed the lease. */
+            /** @description Whether the sandbox was paused or stopped because the lease was not renewed. */
             lapsed: boolean;
             /**
              * Format: uint64
@@ -1553,32 +1587,36 @@ export interface components {
              */
             renew_within_s: number;
         };
-        /** @description A lease to begin or to take over. */
+        /** @description A lease to start or to take over. */
         LeaseRequest: {
             /**
              * Format: uint64
-             * @description It is deleted so many seconds after that. Default: as before when a lease is taken over, else 86400.
+             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over,
+             *     else 86400.
              */
             delete_after_s?: number | null;
-            /** @description Name that the holder chose for itself; a renewal must give the same. */
+            /** @description Name that the holder chose; renewals must give the same name. */
             holder: string;
             /**
              * Format: uint64
-             * @description The sandbox is paused when nobody renewed the lease for so many seconds; stopped where it cannot be paused.
-             *     Default: as before when a lease is taken over, else 300.
+             * @description Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
+             *     paused. Default: as before when a lease is taken over, else 300.
              */
             renew_within_s?: number | null;
         };
         /**
-         * @description How much a finding of `cove doctor` matters.
-         *     - `warning`: Works, with less.
+         * @description Severity of a finding of `cove doctor`.
+         *     - `warning`: Works, with restrictions.
          *     - `error`: Sandboxes cannot run.
          * @enum {string}
          */
         Level: "ok" | "warning" | "error";
-        /** @description When a sandbox that nobody uses is put away; absent: never. The times must grow in this order. */
+        /**
+         * @description When an idle sandbox is frozen, paused, stopped or deleted; absent: never. The times must
+         *     increase in this order.
+         */
         Lifecycle: {
-            /** @description Whether a request that needs it wakes it when it is frozen or paused; default: true. */
+            /** @description Whether requests wake it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
             /** @description When to take snapshots automatically. */
             auto_snapshot?: components["schemas"]["AutoSnapshot"] | null;
@@ -1589,22 +1627,24 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Its processes hold still, memory kept; it wakes within milliseconds.
+             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+             *     It wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Counted from creation, idle or not.
+             * @description Delete the sandbox this many seconds after its creation, idle or not.
              */
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Its memory goes to disk: no CPU and no memory, and it goes on where it was.
+             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+             *     where it was.
              */
             pause_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Its processes end, its disk is kept.
+             * @description Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
              */
             stop_after_s?: number | null;
         };
@@ -1613,9 +1653,9 @@ export interface components {
          *     one that the template has.
          */
         LifecycleRequest: {
-            /** @description Whether a request that needs it wakes it when it is frozen or paused; default: true. */
+            /** @description Whether requests wake it when it is frozen or paused; default: true. */
             auto_resume?: boolean | null;
-            /** @description When to take snapshots automatically; taken as a whole. */
+            /** @description When to take snapshots automatically; replaces the template's setting as a whole. */
             auto_snapshot?: components["schemas"]["AutoSnapshot"] | null;
             /**
              * Format: uint64
@@ -1624,27 +1664,29 @@ export interface components {
             delete_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Its processes hold still, memory kept; it wakes within milliseconds.
+             * @description Freeze an idle sandbox after this time, in seconds: its processes are suspended in memory.
+             *     It wakes within milliseconds.
              */
             freeze_after_s?: number | null;
             /**
-             * @description Pause the sandbox when its holder does not renew this, and delete it later. Absent: it has no lease. Never a
-             *     template's.
+             * @description Lease: the sandbox is paused when its holder does not renew it, and deleted later. Absent:
+             *     no lease. Templates have none.
              */
             lease?: components["schemas"]["LeaseRequest"] | null;
             /**
              * Format: uint64
-             * @description Counted from creation, idle or not.
+             * @description Delete the sandbox this many seconds after its creation, idle or not.
              */
             max_lifetime_s?: number | null;
             /**
              * Format: uint64
-             * @description Its memory goes to disk: no CPU and no memory, and it goes on where it was.
+             * @description Pause an idle sandbox after this time, in seconds: its memory is saved to disk. It resumes
+             *     where it was.
              */
             pause_after_s?: number | null;
             /**
              * Format: uint64
-             * @description Its processes end, its disk is kept.
+             * @description Stop an idle sandbox after this time, in seconds: its processes end, its disk is kept.
              */
             stop_after_s?: number | null;
         };
@@ -1657,7 +1699,7 @@ export interface components {
             depth?: number | null;
             /**
              * Format: uint32
-             * @description Number of entries at most.
+             * @description Maximum number of entries.
              */
             limit?: number | null;
             /** @description Absolute path of the directory. */
@@ -1667,13 +1709,13 @@ export interface components {
         };
         /** @description Query of `GET /v1/sandboxes`. */
         ListSandboxes: {
-            /** @description `next_cursor` of the page before. */
+            /** @description `next_cursor` of the previous page. */
             cursor?: string | null;
-            /** @description `key=value` pairs with commas between; all must match. */
+            /** @description `key=value` pairs, separated by commas; all must match. */
             labels?: string | null;
             /**
              * Format: uint32
-             * @description Items at most; default: 100.
+             * @description Maximum number of items; default: 100.
              */
             limit?: number | null;
             /** @description Only the sandbox with this name. */
@@ -1683,11 +1725,11 @@ export interface components {
         };
         /** @description Query of `GET /v1/templates`. */
         ListTemplates: {
-            /** @description `next_cursor` of the page before. */
+            /** @description `next_cursor` of the previous page. */
             cursor?: string | null;
             /**
              * Format: uint32
-             * @description Items at most; default: 100.
+             * @description Maximum number of items; default: 100.
              */
             limit?: number | null;
             /** @description Only versions of this name. */
@@ -1697,7 +1739,7 @@ export interface components {
         Listing: {
             /** @description The entries. */
             items: components["schemas"]["FileInfo"][];
-            /** @description There are more than the limit allows. */
+            /** @description There are more entries than the limit. */
             truncated: boolean;
         };
         /** @description Body of `POST …/files/mkdir`. */
@@ -1711,7 +1753,7 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description What a sandbox uses, from the host. */
+        /** @description The resource usage of a sandbox, measured by the host. */
         Metrics: {
             /** @description Time of the measurement. */
             at: components["schemas"]["Timestamp"];
@@ -1770,7 +1812,7 @@ export interface components {
         };
         /** @description A volume at a place in a sandbox. */
         Mount: {
-            /** @description Absolute. Made where it is missing. */
+            /** @description Absolute path; created if it is missing. */
             path: string;
             /** @description Mount it read-only. */
             read_only?: boolean;
@@ -1779,7 +1821,7 @@ export interface components {
         };
         /** @description Body of `POST …/files/move`. */
         MoveFile: {
-            /** @description Absolute path of what to move. */
+            /** @description Absolute path of the file or directory to move. */
             from: string;
             /** @description Replace what is at `to`. */
             replace?: boolean;
@@ -1788,22 +1830,22 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description What the sandbox may reach. */
+        /** @description Network policy of a sandbox. */
         Network: {
             /** @description Domains, CIDRs and optional ports; with mode `allowlist`. */
             allow?: string[] | null;
             /**
              * Format: uint32
-             * @description What it may receive, likewise.
+             * @description Download limit, likewise.
              */
             bandwidth_down_mbit?: number | null;
             /**
              * Format: uint32
-             * @description What the sandbox may send, in megabits per second; absent: no limit.
+             * @description Upload limit in megabits per second; absent: no limit.
              */
             bandwidth_up_mbit?: number | null;
             /**
-             * @description What the sandbox can reach: nothing, a list, or everything.
+             * @description Mode of the policy: nothing, a list, or everything.
              * @default none
              */
             mode: components["schemas"]["Reach"];
@@ -1814,18 +1856,18 @@ export interface components {
             allow?: string[] | null;
             /**
              * Format: uint32
-             * @description What it may receive, likewise.
+             * @description Download limit, likewise.
              */
             bandwidth_down_mbit?: number | null;
             /**
              * Format: uint32
-             * @description What the sandbox may send, in megabits per second; `null`: no limit.
+             * @description Upload limit in megabits per second; `null`: no limit.
              */
             bandwidth_up_mbit?: number | null;
-            /** @description Default: `none`. One that is given takes the template's `allow` away. */
+            /** @description Default: `none`. A given mode replaces the template's `allow` too. */
             mode?: components["schemas"]["Reach"] | null;
         };
-        /** @description A new key. The token is shown this once and kept only as a hash. */
+        /** @description A new key. The token is shown only once; the server stores a hash of it. */
         NewKey: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
@@ -1841,28 +1883,28 @@ export interface components {
             org: string;
             /** @description Time when it was revoked. */
             revoked_at?: components["schemas"]["Timestamp"] | null;
-            /** @description The key made at first start. */
+            /** @description Whether it is the first key of the server. */
             root: boolean;
-            /** @description Id of the sandbox that the key is bound to; absent: it is good for the whole organisation. */
+            /** @description Id of the sandbox that the key is bound to; absent: valid for the whole organisation. */
             sandbox?: string | null;
-            /** @description What the key may do. */
+            /** @description Permissions of the key. */
             scopes: components["schemas"]["Scope"][];
             /** @description The token to authenticate with. */
             token: string;
         };
         /** @description No query at all: whatever is given is refused. */
         NoQuery: Record<string, never>;
-        /** @description A further host. */
+        /** @description A node: a further host. */
         Node: {
-            /** @description Where the server reaches it. */
+            /** @description Address at which the server reaches it. */
             address: string;
-            /** @description What it may promise and has promised, as it last said. */
+            /** @description Capacity and commitments, as it last reported. */
             capacity?: components["schemas"]["NodeCapacity"] | null;
-            /** @description When its certificate ends. The server renews it before. */
+            /** @description Time when its certificate expires. The server renews it before that. */
             certificate_expires_at: components["schemas"]["Timestamp"];
             /**
              * Format: int64
-             * @description Clock of the node, minus clock of the server, in milliseconds.
+             * @description Clock of the node minus clock of the server, in milliseconds.
              */
             clock_skew_ms?: number | null;
             /** @description Takes no new sandboxes. */
@@ -1871,7 +1913,7 @@ export interface components {
             id: string;
             /** @description Time of the join. */
             joined_at: components["schemas"]["Timestamp"];
-            /** @description When it last answered. */
+            /** @description Time when it last answered. */
             last_seen_at?: components["schemas"]["Timestamp"] | null;
             /** @description Name of the node. */
             name: string;
@@ -1882,7 +1924,7 @@ export interface components {
             /** @description Version of Cove on the node. */
             version?: string | null;
         };
-        /** @description What a node may promise to sandboxes, and what it has promised. */
+        /** @description Capacity of a node and its commitments to sandboxes. */
         NodeCapacity: {
             /**
              * Format: double
@@ -1916,7 +1958,7 @@ export interface components {
             promised_memory_bytes: number;
             /**
              * Format: uint64
-             * @description Sandboxes that run.
+             * @description Running sandboxes.
              */
             running: number;
             /**
@@ -1936,9 +1978,9 @@ export interface components {
         NodeState: "ready" | "joining" | "away";
         /**
          * @description Whether object storage has a snapshot.
-         *     - `none`: It is on its host alone.
-         *     - `uploading`: It is asked for and on its way.
-         *     - `stored`: All of it is there: the loss of its host does not lose it.
+         *     - `none`: Only its host has it.
+         *     - `uploading`: It is being uploaded.
+         *     - `stored`: Object storage has all of it: it survives the loss of its host.
          * @enum {string}
          */
         ObjectCopy: "none" | "uploading" | "stored";
@@ -1965,9 +2007,9 @@ export interface components {
             id: string;
             /** @description Name, unique on the server. */
             name: string;
-            /** @description The most it may use. */
+            /** @description Its quota. */
             quota: components["schemas"]["Amount"];
-            /** @description What it uses now. */
+            /** @description Its current usage. */
             used: components["schemas"]["Amount"];
         };
         /** @description Some output. `text` when it is UTF-8, else `data` in base64. */
@@ -1976,12 +2018,14 @@ export interface components {
             data?: string | null;
             /**
              * Format: uint64
-             * @description Bytes before `offset` that were asked for and no longer kept.
+             * @description Requested bytes before `offset` that are no longer kept.
              */
             dropped?: number;
+            /** @description What to do about something that was refused just now because the network is off; such a line has no output. */
+            hint?: string | null;
             /**
              * Format: uint64
-             * @description Of the first byte, counted from the command's start.
+             * @description Offset of the first byte in the stream.
              */
             offset: number;
             /** @description The output, if it is UTF-8. */
@@ -2008,157 +2052,158 @@ export interface components {
         /** @description Query of `GET …/output` and of attach. */
         OutputQuery: {
             /**
-             * @description Go on until the command ends. Without it, what is there now.
+             * @description Follow the output until the command ends. Without it, the answer is the output so far.
              * @default false
              */
             follow: boolean;
             /**
              * Format: uint64
-             * @description Offset of standard error to begin at.
+             * @description Offset of standard error to start at.
              * @default 0
              */
             stderr_from: number;
             /**
              * Format: uint64
-             * @description Offsets to begin at; what is no longer kept is reported as `dropped`.
+             * @description Offset of standard output to start at; bytes that are no longer kept are reported as
+             *     `dropped`.
              * @default 0
              */
             stdout_from: number;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page: {
             /** @description The items of this page. */
             items: components["schemas"]["Sandbox"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page10: {
             /** @description The items of this page. */
             items: components["schemas"]["Key"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page11: {
             /** @description The items of this page. */
             items: components["schemas"]["SshKey"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page12: {
             /** @description The items of this page. */
             items: components["schemas"]["Secret"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page13: {
             /** @description The items of this page. */
             items: components["schemas"]["SecretUser"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page14: {
             /** @description The items of this page. */
             items: components["schemas"]["Approval"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page15: {
             /** @description The items of this page. */
             items: components["schemas"]["Org"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page16: {
             /** @description The items of this page. */
             items: components["schemas"]["AuditRecord"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page17: {
             /** @description The items of this page. */
             items: components["schemas"]["AuditChain"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page18: {
             /** @description The items of this page. */
             items: components["schemas"]["Runner"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page19: {
             /** @description The items of this page. */
             items: components["schemas"]["Node"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page2: {
             /** @description The items of this page. */
             items: components["schemas"]["Snapshot"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page20: {
             /** @description The items of this page. */
             items: components["schemas"]["Quarantined"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page3: {
             /** @description The items of this page. */
             items: components["schemas"]["Event"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page4: {
             /** @description The items of this page. */
             items: components["schemas"]["Process"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page5: {
             /** @description The items of this page. */
             items: components["schemas"]["Port"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page6: {
             /** @description The items of this page. */
             items: components["schemas"]["CodeContext"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page7: {
             /** @description The items of this page. */
             items: components["schemas"]["Image"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page8: {
             /** @description The items of this page. */
             items: components["schemas"]["Volume"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
-        /** @description One page of a list. `next_cursor` is absent on the last one. */
+        /** @description One page of a list. */
         Page9: {
             /** @description The items of this page. */
             items: components["schemas"]["Template"][];
@@ -2167,29 +2212,29 @@ export interface components {
         };
         /** @description Which page of a list. */
         PageQuery: {
-            /** @description `next_cursor` of the page before. */
+            /** @description `next_cursor` of the previous page. */
             cursor?: string | null;
             /**
              * Format: uint32
-             * @description Items at most; default: 100.
+             * @description Maximum number of items; default: 100.
              */
             limit?: number | null;
         };
         /** @description Changes of a node. */
         PatchNode: {
-            /** @description Take no new sandboxes. */
+            /** @description Whether it takes no new sandboxes. */
             cordoned?: boolean | null;
         };
         /** @description Body of `PATCH /v1/orgs/{org}`. */
         PatchOrg: {
-            /** @description New quota; what is absent stays. */
+            /** @description New quota; absent fields stay. */
             quota: components["schemas"]["QuotaRequest"];
         };
         /** @description Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole. */
         PatchSandbox: {
             /**
              * Format: uint64
-             * @description Refuse with `stale` when the sandbox has another generation by now.
+             * @description Refuse with `stale` if the sandbox has another generation.
              */
             expected_generation?: number | null;
             /** @description New labels; they replace all present ones. */
@@ -2198,14 +2243,14 @@ export interface components {
             } | null;
             /** @description New lifecycle rules; they replace all present ones. */
             lifecycle?: components["schemas"]["Lifecycle"] | null;
-            /** @description `null` takes the name away. */
+            /** @description New name; `null` removes the name. */
             name?: string | null;
-            /** @description Replaces the whole policy; connections that it forbids are cut. */
+            /** @description New policy; it replaces the present one, and connections that it forbids are closed. */
             network?: components["schemas"]["Network"] | null;
             /** @description New limits. */
             resources?: components["schemas"]["ResourcesChange"] | null;
         };
-        /** @description A TCP port somebody inside listens on. */
+        /** @description A TCP port that a program in the sandbox listens on. */
         Port: {
             /** @description Address that the program listens on. */
             address: string;
@@ -2221,25 +2266,25 @@ export interface components {
             port: number;
             /** @description Name of the program. */
             process?: string | null;
-            /** @description Everybody may visit the preview. */
+            /** @description Anyone may open the preview, without a link. */
             public?: boolean;
-            /** @description Where its preview is, where the server has previews. Private unless shared. */
+            /** @description Address of its preview, if the server has previews. Private unless shared. */
             url?: string | null;
         };
-        /** @description Where a shared port is visited. */
+        /** @description The address of a shared port. */
         PortShare: {
             /** @description Time when the share ends; absent: when it is revoked. */
             expires_at?: components["schemas"]["Timestamp"] | null;
             /** @description For programs that do not resolve such names. */
             path_url: string;
-            /** @description Everybody can open the preview, without a link. */
+            /** @description Anyone can open the preview, without a link. */
             public: boolean;
-            /** @description Of the link by itself: programs may send it as `X-Cove-Token`. */
+            /** @description Token of the link; programs may send it as `X-Cove-Token`. */
             token?: string | null;
             /** @description For browsers: a host of its own. Signed unless the port is public. */
             url: string;
         };
-        /** @description A command's record. */
+        /** @description The record of a command. */
         Process: {
             /** @description Program and arguments. */
             argv: string[];
@@ -2268,7 +2313,7 @@ export interface components {
             owner?: string | null;
             /**
              * Format: int32
-             * @description Inside the sandbox.
+             * @description Process id inside the sandbox.
              */
             pid: number;
             /** @description Size of its terminal, if it has one. */
@@ -2292,10 +2337,10 @@ export interface components {
             stdout_bytes: number;
             /**
              * Format: uint64
-             * @description Oldest offsets that can still be read.
+             * @description Oldest offset of standard output that can still be read.
              */
             stdout_oldest: number;
-            /** @description What the caller gave it. */
+            /** @description Tag that the caller gave it. */
             tag?: string | null;
             /** @description User that it runs as. */
             user: string;
@@ -2307,8 +2352,8 @@ export interface components {
         };
         /**
          * @description What a process is. It follows from the request that started it.
-         *     - `command`: Somebody waits for its end: an exec. Its sandbox is never idle.
-         *     - `terminal`: It has a terminal. Its sandbox is idle when nobody is attached.
+         *     - `command`: A client waits for its end: an exec. Its sandbox is never idle.
+         *     - `terminal`: It has a terminal. Its sandbox is idle while no client is attached.
          *     - `code_context`: The interpreter of a code context.
          *     - `dialect_session`: A shell that another interface keeps for the commands of a session.
          *     - `service`: It runs in the background.
@@ -2321,49 +2366,49 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description Id of the sandbox, snapshot or volume. */
             id: string;
-            /** @description What it is. */
+            /** @description Its kind. */
             kind: components["schemas"]["QuarantinedKind"];
             /** @description Its name, if known. */
             name?: string | null;
-            /** @description Id of the organisation that owns it, where the database knows it. */
+            /** @description Id of the organisation that owns it, if the database knows it. */
             org?: string | null;
             /** @description Why it is in quarantine. */
             reason: string;
-            /** @description The sandbox a snapshot was taken of. */
+            /** @description The sandbox that a snapshot was taken of. */
             sandbox?: string | null;
             /** @description The state of a sandbox. */
             state?: string | null;
         };
         /**
-         * @description What is quarantined.
+         * @description Kind of a quarantined resource.
          * @enum {string}
          */
         QuarantinedKind: "sandbox" | "snapshot" | "volume";
-        /** @description The most an organisation may hold at once; what is absent has its default, or stays. */
+        /** @description Limits of an organisation; absent fields have their default, or stay. */
         QuotaRequest: {
             /**
              * Format: double
-             * @description CPUs of all sandboxes at most.
+             * @description Maximum number of CPUs of all sandboxes.
              */
             cpu?: number | null;
             /**
              * Format: uint64
-             * @description Disk of all sandboxes at most, in MiB.
+             * @description Maximum disk of all sandboxes, in MiB.
              */
             disk_mb?: number | null;
             /**
              * Format: uint64
-             * @description Memory of all sandboxes at most, in MiB.
+             * @description Maximum memory of all sandboxes, in MiB.
              */
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Sandboxes at most.
+             * @description Maximum number of sandboxes.
              */
             sandboxes?: number | null;
         };
         /**
-         * @description What a sandbox can reach.
+         * @description Mode of a network policy.
          *     - `none`: Loopback only.
          *     - `allowlist`: Only what `allow` lists.
          *     - `open`: The internet, but never the host, its neighbours or private ranges.
@@ -2379,16 +2424,16 @@ export interface components {
         };
         /** @description Query of `GET …/files`. Ranges come by the `Range` header. */
         ReadFile: {
-            /** @description Absolute. */
+            /** @description Absolute path. */
             path: string;
-            /** @description Whose rights to use; default: the sandbox's user. */
+            /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
         /** @description Query of `DELETE …/files`. */
         RemoveFile: {
             /** @description Absolute path. */
             path: string;
-            /** @description Directories with what is in them. */
+            /** @description Also remove directories that are not empty. */
             recursive?: boolean;
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
@@ -2402,10 +2447,10 @@ export interface components {
         };
         /** @description Answer of a renewal. */
         RenewedLeases: {
-            /** @description Ids of sandboxes that are gone or whose lease this holder does not have. */
+            /** @description Ids of sandboxes that no longer exist or whose lease this holder does not have. */
             lost: string[];
         };
-        /** @description A live change of limits: what is absent stays. */
+        /** @description A live change of limits; absent fields stay. */
         ResourcesChange: {
             /**
              * Format: double
@@ -2429,11 +2474,11 @@ export interface components {
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Processes and threads at most.
+             * @description Maximum number of processes and threads.
              */
             pids?: number | null;
         };
-        /** @description Limits asked for; what is absent has its default. */
+        /** @description Requested limits; absent fields have their default. */
         ResourcesRequest: {
             /**
              * Format: double
@@ -2457,7 +2502,7 @@ export interface components {
             io_write_mb_s?: number | null;
             /**
              * Format: uint64
-             * @description Where memory may grow to; absent: it does not grow.
+             * @description Limit up to which memory may grow by itself, in MiB; absent: it does not grow.
              */
             memory_max_mb?: number | null;
             /**
@@ -2467,12 +2512,12 @@ export interface components {
             memory_mb?: number | null;
             /**
              * Format: uint64
-             * @description Open files per process at most.
+             * @description Maximum number of open files per process.
              */
             open_files?: number | null;
             /**
              * Format: uint64
-             * @description Processes and threads at most.
+             * @description Maximum number of processes and threads.
              */
             pids?: number | null;
         };
@@ -2510,25 +2555,25 @@ export interface components {
             memory_mb: number;
             /**
              * Format: uint64
-             * @description Open files per process at most.
+             * @description Maximum number of open files per process.
              */
             open_files: number;
             /**
              * Format: uint64
-             * @description Processes and threads at most.
+             * @description Maximum number of processes and threads.
              */
             pids: number;
         };
         /** @description Body of `POST …/rollback`. */
         Rollback: {
-            /** @description Bring its processes back too; refused when it has no memory. */
+            /** @description Restore its processes too; refused if it has no memory. */
             memory?: boolean;
             /** @description Id or name. */
             snapshot: string;
         };
         /** @description Answer of a rollback. */
         RolledBack: {
-            /** @description What it was before; rolling back to this undoes the rollback. */
+            /** @description Snapshot of the previous state; rolling back to it undoes the rollback. */
             kept: components["schemas"]["Snapshot"];
             /** @description The sandbox after the rollback. */
             sandbox: components["schemas"]["Sandbox"];
@@ -2536,8 +2581,9 @@ export interface components {
         /** @description Body of `POST /v1/identity/rotate`. */
         RotateIdentityKeys: {
             /**
-             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have. Tokens they
-             *     signed are refused from then on. Default: false, the new key signs after an hour and tokens stay valid.
+             * @description Sign with the new key now and withdraw all others: for keys that somebody else may have.
+             *     Tokens they signed are refused from then on. Default: false; the new key signs after an hour
+             *     and tokens stay valid.
              * @default false
              */
             at_once: boolean;
@@ -2554,17 +2600,17 @@ export interface components {
         RunCode: {
             /** @description The code to run. */
             code: string;
-            /** @description Id of a context; default: the language's own one, made when first needed. */
+            /** @description Id of a context; default: the default context of the language, which the first run creates. */
             context?: string | null;
             /** @description Default: that of the context; Python where neither is given. */
             language?: components["schemas"]["CodeLanguage"] | null;
             /**
              * Format: uint64
-             * @description At its end the code is interrupted; what the context keeps is kept.
+             * @description Time in milliseconds after which the code is interrupted; variables are kept.
              */
             timeout_ms?: number | null;
         };
-        /** @description A host that runs sandboxes: what it has, has promised and lacks. */
+        /** @description A host that runs sandboxes: its resources, its commitments and its problems. */
         Runner: {
             /**
              * Format: uint32
@@ -2619,7 +2665,7 @@ export interface components {
             tiers: components["schemas"]["Tier"][];
             /**
              * Format: uint64
-             * @description How many sandboxes are prepared ahead of need; 0: every create begins from nothing.
+             * @description Number of sandboxes prepared in advance; 0: none.
              * @default 0
              */
             warm: number;
@@ -2634,24 +2680,24 @@ export interface components {
             env: {
                 [key: string]: string;
             };
-            /** @description The snapshot it began from, when it did not begin from an image. */
+            /** @description The snapshot that it started from; absent if it started from an image. */
             from_snapshot?: string | null;
             /**
              * Format: uint64
-             * @description Grows with every change.
+             * @description Increases with every change.
              */
             generation: number;
-            /** @description The snapshot its present state grew from. */
+            /** @description The snapshot that its current state is based on. */
             head?: string | null;
             /** @description Id. */
             id: string;
-            /** @description What it may know and do about itself; absent without one. */
+            /** @description Its identity; absent without one. */
             identity?: components["schemas"]["Identity"] | null;
-            /** @description As asked for. */
+            /** @description Image, as requested. */
             image: string;
-            /** @description The image itself, once the host resolved the name. */
+            /** @description Id of the image, once the host has resolved the name. */
             image_id?: string | null;
-            /** @description The tier that holds it; never `auto`. */
+            /** @description Isolation tier; never `auto`. */
             isolation: string;
             /** @description Labels. */
             labels: {
@@ -2669,7 +2715,7 @@ export interface components {
             network: components["schemas"]["Network"];
             /** @description Programs cannot gain privileges through setuid. */
             no_new_privs: boolean;
-            /** @description Why it is in this state, when that is not plain. */
+            /** @description Why it is in this state, if that is not obvious. */
             reason?: string | null;
             /** @description Limits. */
             resources: components["schemas"]["ResourcesView"];
@@ -2679,7 +2725,7 @@ export interface components {
             started_at?: components["schemas"]["Timestamp"] | null;
             /** @description State. */
             state: components["schemas"]["SandboxState"];
-            /** @description Absent unless it is stopped or has failed. */
+            /** @description Time of the stop; absent unless it is stopped or has failed. */
             stopped_at?: components["schemas"]["Timestamp"] | null;
             /** @description Time of the last change. */
             updated_at: components["schemas"]["Timestamp"];
@@ -2687,26 +2733,26 @@ export interface components {
             user?: string | null;
             /** @description Mounted volumes; no part of its disk, nor of its snapshots. */
             volumes?: components["schemas"]["Mount"][];
-            /** @description What its creator should know; only in the answer to a create. */
+            /** @description Warnings for the caller; only in the answer to a create. */
             warnings?: string[];
             /** @description Working directory of commands, if one was given. */
             workdir?: string | null;
         };
         /**
          * @description State of a sandbox.
-         *     - `creating`: Being made or started; not yet answering.
-         *     - `frozen`: Its processes are stopped where they were; memory is kept, a thaw takes about a millisecond.
-         *     - `pausing`: Its memory is going to disk; it runs on if that fails.
+         *     - `creating`: Being created or started.
+         *     - `frozen`: Its processes are suspended in memory; a thaw takes about a millisecond.
+         *     - `pausing`: Its memory is being saved to disk; it keeps running if that fails.
          *     - `paused`: No processes; memory and disk are kept on disk.
-         *     - `resuming`: Its memory is coming back from disk.
+         *     - `resuming`: Its memory is being restored from disk.
          *     - `restoring`: Being rolled back to a snapshot.
-         *     - `stopping`: Asked to end; its processes are getting their chance to.
+         *     - `stopping`: Its processes have received SIGTERM and have time to end.
          *     - `stopped`: No processes; the disk is kept.
-         *     - `failed`: Could not be made or started; the reason is in its events.
+         *     - `failed`: Could not be created or started; the reason is in its events.
          * @enum {string}
          */
         SandboxState: "running" | "deleting" | "gone" | "creating" | "frozen" | "pausing" | "paused" | "resuming" | "restoring" | "stopping" | "stopped" | "failed";
-        /** @description What one sandbox used. */
+        /** @description Usage of one sandbox. */
         SandboxUsage: {
             /**
              * Format: double
@@ -2725,8 +2771,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
-             *     is measured.
+             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
+             *     measured.
              * @default 0
              */
             estimated_seconds: number;
@@ -2740,8 +2786,8 @@ export interface components {
         };
         /**
          * @description What a key may do. Each scope includes those before it.
-         *     - `read`: See sandboxes, their state, events and figures, images and usage. Nothing inside a sandbox.
-         *     - `use`: Work in sandboxes that exist: commands, files, ports; start one that is stopped.
+         *     - `read`: View sandboxes, their state, events and metrics, images and usage. Nothing inside a sandbox.
+         *     - `use`: Work in existing sandboxes: commands, files, ports; start stopped ones.
          *     - `manage`: Create, change, stop and delete sandboxes; fetch images.
          *     - `admin`: Keys and audit records. In the default organisation also the installation: organisations, quotas, shared images, the host.
          * @enum {string}
@@ -2769,18 +2815,18 @@ export interface components {
             last_used_at?: components["schemas"]["Timestamp"] | null;
             /** @description Name, unique in the organisation. */
             name: string;
-            /** @description When this version was set. */
+            /** @description Time when this version was set. */
             updated_at: components["schemas"]["Timestamp"];
             /** @description Place in the request: `bearer`, `basic`, `header:NAME`, `query:NAME`, `form:NAME`, `totp:PLACE:NAME`, `sigv4:REGION/SERVICE` or `exposed`. */
             use: string;
             /**
              * Format: uint64
-             * @description Requests it was put into.
+             * @description Requests that it was put into.
              */
             uses: number;
             /**
              * Format: uint64
-             * @description Raised by one whenever it is set.
+             * @description Version number; increases by one whenever it is set.
              */
             version: number;
         };
@@ -2803,11 +2849,11 @@ export interface components {
              */
             used?: number | null;
         };
-        /** @description A secret in a sandbox: where inside its placeholder is. */
+        /** @description A secret in a sandbox: the place of its placeholder. */
         SecretGrant: {
             /** @description The variable that holds the placeholder, or the value of an exposed secret. */
             env?: string | null;
-            /** @description The value itself is there, not a placeholder. The use of the secret must be `exposed`. */
+            /** @description Put the value itself there, not a placeholder. The use of the secret must be `exposed`. */
             exposed?: boolean;
             /** @description The file that holds the placeholder, or the value of an exposed secret: an absolute path. */
             file?: string | null;
@@ -2851,7 +2897,8 @@ export interface components {
              */
             ask: boolean;
             /**
-             * @description Where it may be sent: `api.example.com`, or `git.example.com:8443`. None for the use `exposed`.
+             * @description Hosts that it may be sent to: `api.example.com`, or `git.example.com:8443`. None for the use
+             *     `exposed`.
              * @default []
              */
             hosts: string[];
@@ -2867,24 +2914,23 @@ export interface components {
              * @default bearer
              */
             use: string;
-            /** @description Printable ASCII. No call shows it again. */
+            /** @description Value: printable ASCII. No call returns it. */
             value: string;
         };
-        /** @description Lets others visit a port: by a signed link, or everybody. */
+        /** @description Shares a port: with a signed link, or publicly. */
         SharePort: {
             /**
              * Format: uint64
-             * @description How long; default: an hour for a link, what is public stays so until it is taken
-             *     back.
+             * @description Seconds until the share ends; default: an hour for a link, never for a public port.
              */
             expires_s?: number | null;
-            /** @description Everybody may visit, without a link. */
+            /** @description Anyone may open the preview, without a link. */
             public?: boolean;
         };
         /** @description Body of `POST …/signal`. */
         SignalProcess: {
             /**
-             * @description To the process alone instead of its whole group.
+             * @description Send it to the process alone instead of its whole group.
              * @default false
              */
             only_leader: boolean;
@@ -2895,16 +2941,16 @@ export interface components {
         Snapshot: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description In timelines only: it is gone. */
+            /** @description Time of deletion; in timelines only. */
             deleted_at?: components["schemas"]["Timestamp"] | null;
             /**
              * Format: uint64
-             * @description What deleting it would free.
+             * @description Bytes that deleting it would free.
              */
             exclusive_bytes: number;
             /** @description Id. */
             id: string;
-            /** @description The image below it. */
+            /** @description Id of its image. */
             image_id?: string | null;
             /** @description Why it was taken. */
             kind: components["schemas"]["SnapshotKind"];
@@ -2912,52 +2958,55 @@ export interface components {
             memory: boolean;
             /**
              * Format: uint64
-             * @description Of its memory, part of `exclusive_bytes`.
+             * @description Bytes of its memory, part of `exclusive_bytes`.
              */
             memory_bytes: number;
             /** @description Name, unique in the organisation. */
             name?: string | null;
             /** @description Whether object storage has it. */
             object_storage?: components["schemas"]["ObjectCopy"] | null;
-            /** @description The host has it. If not, the next use fetches it from object storage. */
+            /** @description Whether the host has it. If not, the next use fetches it from object storage. */
             on_host?: boolean | null;
-            /** @description The snapshot the sandbox's state had grown from. */
+            /** @description The snapshot that the sandbox's state was based on. */
             parent?: string | null;
-            /** @description Where the sandbox went instead, for what a rollback kept. */
+            /** @description For the state saved by a rollback: the snapshot that the sandbox was rolled back to. */
             rolled_back_to?: string | null;
-            /** @description Where it was taken; absent for an import. That sandbox may be gone. */
+            /** @description Id of its sandbox, which may be deleted; absent for an import. */
             sandbox?: string | null;
             /**
              * Format: uint64
-             * @description What it shares with others.
+             * @description Bytes that it shares with others.
              */
             shared_bytes: number;
             /**
              * Format: uint64
-             * @description How long the sandbox stood still for it.
+             * @description Microseconds for which the sandbox was suspended for it.
              */
             stopped_us: number;
-            /** @description Why its memory cannot be restored on this host, when it has some and it cannot. */
+            /** @description Why its memory cannot be restored on this host; absent if it can, or if it has none. */
             unfit?: string | null;
-            /** @description Volumes that its sandbox had. What is in them is not in the snapshot; a fork mounts the same volumes. */
+            /**
+             * @description Volumes that its sandbox had. Their content is not in the snapshot; a fork mounts the same
+             *     volumes.
+             */
             volumes_not_included?: components["schemas"]["Mount"][];
         };
         /**
          * @description Why a snapshot was taken. All but the first and the last come and go by themselves.
-         *     - `manual`: Somebody asked for it.
-         *     - `auto`: `auto_snapshot` asked for it.
-         *     - `fork`: What the children of a fork began from.
-         *     - `rollback`: What a sandbox was before a rollback.
-         *     - `import`: It came in a file from somewhere else.
+         *     - `manual`: A caller requested it.
+         *     - `auto`: `auto_snapshot` took it.
+         *     - `fork`: The common state of the copies of a fork.
+         *     - `rollback`: The state of a sandbox before a rollback.
+         *     - `import`: It was imported from a file.
          *     - `build`: A step of a template's build. It goes when neither the cache of builds nor a template has it.
          * @enum {string}
          */
         SnapshotKind: "manual" | "auto" | "fork" | "rollback" | "import" | "build";
-        /** @description A way in for one sandbox. The token is the password. */
+        /** @description Access to one sandbox over SSH. The token is the password. */
         SshAccess: {
-            /** @description For a terminal. */
+            /** @description Command line for a terminal. */
             command: string;
-            /** @description Time after which it is not valid any more. */
+            /** @description Time when it expires. */
             expires_at: components["schemas"]["Timestamp"];
             /** @description Fingerprint of the host key. */
             fingerprint: string;
@@ -2974,10 +3023,10 @@ export interface components {
             port: number;
             /** @description The token, to be used as the password. */
             token: string;
-            /** @description The user name to log in with; `USER+` before it chooses the user inside. */
+            /** @description User name for the login; the prefix `USER+` selects the user in the sandbox. */
             user: string;
         };
-        /** @description Answer of `GET /v1/ssh`: where the gateway is and how to know it. */
+        /** @description Answer of `GET /v1/ssh`: address and host key of the gateway. */
         SshHost: {
             /** @description Whether this server has a gateway; the rest is absent without one. */
             available: boolean;
@@ -2995,11 +3044,11 @@ export interface components {
              */
             port?: number | null;
         };
-        /** @description A public key whose holder may use the organisation's sandboxes over SSH. */
+        /** @description A public key for the organisation's sandboxes over SSH. */
         SshKey: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description Time after which it is not valid any more. */
+            /** @description Time when it expires. */
             expires_at?: components["schemas"]["Timestamp"] | null;
             /** @description Fingerprint of the key. */
             fingerprint: string;
@@ -3022,28 +3071,28 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Give it a terminal of this size. */
+            /** @description Start it in a terminal of this size. */
             pty?: components["schemas"]["TerminalSize"] | null;
             /**
              * Format: uint64
-             * @description Bytes of output kept of each stream for those who come later.
+             * @description Bytes of each stream that are kept for later readers.
              */
             ring_bytes?: number | null;
             /** @description Keep its input open for `POST …/stdin` and attach. A terminal always has one. */
             stdin_open?: boolean;
-            /** @description Shown in listings; does not change what runs. */
+            /** @description A word for listings; it does not change the command. */
             tag?: string | null;
             /**
              * Format: uint64
-             * @description Time after which the command's process group is ended, in milliseconds.
+             * @description Time in milliseconds after which the command's process group is killed.
              */
             timeout_ms?: number | null;
-            /** @description User name or number, with `:group` if wanted. */
+            /** @description User name or number, optionally with `:group`. */
             user?: string | null;
         };
         /** @description Query of `GET …/files/stat`. */
         StatFile: {
-            /** @description Describe what a symlink points to instead of the link. */
+            /** @description Describe the target of a symlink instead of the link. */
             follow?: boolean;
             /** @description Absolute path. */
             path: string;
@@ -3058,7 +3107,7 @@ export interface components {
              */
             close: boolean;
         };
-        /** @description Body of `POST …/stop`; may be left out. */
+        /** @description Body of `POST …/stop`; optional. */
         StopSandbox: {
             /**
              * Format: uint64
@@ -3066,16 +3115,16 @@ export interface components {
              */
             grace_ms?: number | null;
         };
-        /** @description Body of `POST …/snapshots`; may be left out. */
+        /** @description Body of `POST …/snapshots`; optional. */
         TakeSnapshot: {
-            /** @description Answer only once object storage has it. Needs a server with object storage. */
+            /** @description Return only once object storage has it. Needs a server with object storage. */
             durable?: boolean;
-            /** @description Processes and memory too, not only the disk. */
+            /** @description Include processes and memory. */
             memory?: boolean;
             /** @description Unique among the organisation's snapshots: 1 to 63 lowercase letters, digits or dashes. */
             name?: string | null;
         };
-        /** @description One version of a template. Nothing of it changes but its tags. */
+        /** @description One version of a template. Only its tags can change. */
         Template: {
             /** @description What executes the instructions of its sandboxes; with isolation `vm` alone. */
             accel?: components["schemas"]["Accel"] | null;
@@ -3087,15 +3136,15 @@ export interface components {
             };
             /** @description Id. */
             id: string;
-            /** @description What the Dockerfile says of the image beyond the settings above; absent if it was not built from one. */
+            /** @description Other image settings of the Dockerfile; absent if it was not built from one. */
             image?: components["schemas"]["ImageConfig"] | null;
             /** @description Isolation tier. */
             isolation: string;
             /** @description Lifecycle rules. */
             lifecycle: components["schemas"]["Lifecycle"];
-            /** @description Its snapshot is gone although nobody deleted it: no sandbox can begin from it. */
+            /** @description Its snapshot was lost: no sandbox can start from it. */
             lost?: boolean;
-            /** @description Sandboxes go on with the snapshot's processes. */
+            /** @description Sandboxes continue the snapshot's processes. */
             memory: boolean;
             /** @description Name, unique in the organisation. */
             name: string;
@@ -3105,7 +3154,7 @@ export interface components {
             no_new_privs: boolean;
             /** @description Limits. */
             resources: components["schemas"]["ResourcesView"];
-            /** @description The snapshot that sandboxes begin from. */
+            /** @description Id of the snapshot that sandboxes start from. */
             snapshot: string;
             /** @description Tags of this version. */
             tags: string[];
@@ -3113,17 +3162,17 @@ export interface components {
             user?: string | null;
             /**
              * Format: uint64
-             * @description Counts from 1 for each name.
+             * @description Version number, from 1 for each name.
              */
             version: number;
-            /** @description What all sandboxes from it mount. */
+            /** @description Volumes that all sandboxes from it mount. */
             volumes?: components["schemas"]["Mount"][];
             /** @description Working directory of commands. */
             workdir?: string | null;
         };
-        /** @description What a sandbox from the template is like where its maker does not say. */
+        /** @description Defaults of sandboxes from the template. */
         TemplateDefaults: {
-            /** @description Put over the variables that the snapshot's sandbox had. */
+            /** @description Variables in addition to those of the snapshot's sandbox. */
             env?: {
                 [key: string]: string;
             };
@@ -3135,7 +3184,10 @@ export interface components {
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /** @description User that commands run as. */
             user?: string | null;
-            /** @description Volumes to mount; sandboxes from the template share them. Those of the snapshot's sandbox are not taken over. */
+            /**
+             * @description Volumes to mount; sandboxes from the template share them. Volumes of the snapshot's sandbox
+             *     are not included.
+             */
             volumes?: components["schemas"]["Mount"][];
             /** @description Working directory of commands. */
             workdir?: string | null;
@@ -3155,35 +3207,35 @@ export interface components {
         };
         /** @description An isolation tier of a host. */
         Tier: {
-            /** @description What the tier can do, like `snapshot` or `memory`. */
+            /** @description Features of the tier, like `snapshot` or `memory`. */
             capabilities: string[];
             /** @description Name of the tier. */
             name: string;
             /** @description Whether sandboxes of this tier can run; virtual machines: without emulation. */
             usable: boolean;
         };
-        /** @description The tree a sandbox is part of. */
+        /** @description The tree of snapshots and forks of a sandbox. */
         Timeline: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description Sandboxes that began from one of its snapshots, oldest first. */
+            /** @description Sandboxes that started from one of its snapshots, oldest first. */
             forks: components["schemas"]["TimelineFork"][];
-            /** @description The snapshot it began from, when it did not begin from an image. */
+            /** @description The snapshot that it started from; absent if it started from an image. */
             from_snapshot?: string | null;
-            /** @description The snapshot its present state grew from. */
+            /** @description The snapshot that its current state is based on. */
             head?: string | null;
             /** @description Name of the sandbox. */
             name?: string | null;
             /** @description Id of the sandbox. */
             sandbox: string;
             /**
-             * @description Its own and those it grew from, oldest first; those that are gone too, as long as they are
-             *     remembered.
+             * @description Its snapshots and those that they are based on, oldest first; deleted ones too, while they
+             *     are recorded.
              */
             snapshots: components["schemas"]["Snapshot"][];
             /** @description State of the sandbox. */
             state: components["schemas"]["SandboxState"];
-            /** @description There are more snapshots than these. */
+            /** @description There are more snapshots. */
             truncated: boolean;
         };
         /** @description A sandbox that was made from one of the snapshots. */
@@ -3209,14 +3261,14 @@ export interface components {
          *     page of its sandboxes, deleted ones too.
          */
         Usage: {
-            /** @description What each sandbox used. */
+            /** @description Usage of each sandbox. */
             items: components["schemas"]["SandboxUsage"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
-            /** @description What the organisation used. */
+            /** @description Usage of the organisation. */
             total: components["schemas"]["UsageFigures"];
         };
-        /** @description What was used. */
+        /** @description Usage. */
         UsageFigures: {
             /**
              * Format: double
@@ -3235,8 +3287,8 @@ export interface components {
             egress_bytes: number;
             /**
              * Format: double
-             * @description Time that was charged by the difference of dates, because the host was restarted meanwhile. The rest
-             *     is measured.
+             * @description Part of the time that is estimated from dates because the host was restarted. The rest is
+             *     measured.
              * @default 0
              */
             estimated_seconds: number;
@@ -3248,25 +3300,25 @@ export interface components {
         };
         /** @description Query of `GET /v1/usage`. */
         UsageQuery: {
-            /** @description `next_cursor` of the page before. */
+            /** @description `next_cursor` of the previous page. */
             cursor?: string | null;
-            /** @description Begin of the period, to the hour; absent: the beginning. */
+            /** @description Start of the period, in whole hours; absent: the beginning. */
             from?: components["schemas"]["Timestamp"] | null;
             /**
              * Format: uint32
-             * @description Items at most; default: 100.
+             * @description Maximum number of items; default: 100.
              */
             limit?: number | null;
             /** @description Only this sandbox, over its whole life. */
             sandbox?: string | null;
-            /** @description End of the period, to the hour, itself not in it; absent: now. */
+            /** @description End of the period (exclusive), in whole hours; absent: now. */
             to?: components["schemas"]["Timestamp"] | null;
         };
         /** @description A volume. */
         Volume: {
             /** @description Time of creation. */
             created_at: components["schemas"]["Timestamp"];
-            /** @description The volume it began as a copy of; that may be gone. */
+            /** @description The volume that it is a copy of, which may be deleted. */
             from?: string | null;
             /** @description Id. */
             id: string;
@@ -3283,7 +3335,7 @@ export interface components {
             used_by?: string[] | null;
             /**
              * Format: uint64
-             * @description What it holds, as of the host's last look, which is up to a minute ago.
+             * @description Bytes in use, measured by the host up to a minute ago.
              */
             used_bytes: number;
         };
@@ -3298,7 +3350,7 @@ export interface components {
         };
         /** @description Query of `PUT …/files/archive`; the body is a tar, unpacked below `path` and nowhere else. */
         WriteArchive: {
-            /** @description Keep the owners the archive names. */
+            /** @description Keep the owners that the archive names. */
             keep_owner?: boolean;
             /** @description Absolute path of the directory to unpack into. */
             path: string;
@@ -3321,7 +3373,7 @@ export interface components {
             mode?: string | null;
             /** @description `user[:group]`, names or numbers. */
             owner?: string | null;
-            /** @description Make missing parent directories. */
+            /** @description Create missing parent directories. */
             parents?: boolean;
             /** @description Absolute path. */
             path: string;
@@ -3330,7 +3382,7 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
-        /** @description What a write or an unpacked archive brought in. */
+        /** @description The result of a write or of an unpacked archive. */
         Written: {
             /**
              * Format: uint64
