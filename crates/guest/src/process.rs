@@ -50,7 +50,7 @@ pub struct Process {
     pub started_unix_ms: i64,
     pub started: Instant,
     /// What had been refused when it started, where the network was off and the caller wants to hear of refusals.
-    pub refused_before: Cell<Option<Mark>>,
+    pub refused_before: Option<Mark>,
     pub sees_refusals: bool,
     /// OOM kills of the sandbox when it started.
     pub oom_kills_before: u64,

@@ -50,6 +50,8 @@ pub struct Refusals {
     refused: Notify,
     /// What the kernel had counted when that was last reported.
     reported: Cell<u64>,
+    /// What it had counted when that was last read.
+    known: Cell<u64>,
 }
 
 /// How much had been refused at some moment.
@@ -71,6 +73,7 @@ impl Refusals {
             queries: Cell::new(0),
             refused: Notify::new(),
             reported: Cell::new(0),
+            known: Cell::new(0),
         }
     }
 
@@ -94,12 +97,19 @@ impl Refusals {
         self.listening.get()
     }
 
-    /// Where a command begins. Costs a look at the kernel's counts.
+    /// Where a command begins. Costs nothing: the kernel's counts are read after each command.
     pub fn mark(&self) -> Mark {
         Mark {
             queries: self.queries.get(),
-            addresses: without_route(),
+            addresses: self.known.get(),
         }
+    }
+
+    /// Reads the kernel's counts, so that the next command is not charged for what was tried before it.
+    pub fn catch_up(&self) -> u64 {
+        let counted = without_route();
+        self.known.set(counted);
+        counted
     }
 
     /// A name was refused since then, and which was the last.
@@ -114,7 +124,7 @@ impl Refusals {
 
     /// Addresses were tried since then.
     pub fn addresses_since(&self, mark: Mark) -> Option<message::Refusals> {
-        let addresses = grown(mark.addresses, without_route());
+        let addresses = grown(mark.addresses, self.catch_up());
         (addresses > 0).then(|| message::Refusals {
             addresses,
             ..message::Refusals::default()
@@ -135,7 +145,7 @@ impl Refusals {
 
     fn take(&self) -> message::Refusals {
         let names = std::mem::take(&mut *self.names.borrow_mut());
-        let counted = without_route();
+        let counted = self.catch_up();
         message::Refusals {
             names: names
                 .into_iter()

@@ -91,7 +91,7 @@ def test_settings_change_while_it_runs(client: Daytona, bystander: Sandbox) -> N
     box.resize(Resources(memory=2))
     box.wait_for_resize_complete()
     assert box.memory == 2
-    with pytest.raises(DaytonaValidationError, match="taken"):
+    with pytest.raises(DaytonaValidationError, match="reserved"):
         box.set_labels({"daytona:archived": "1"})
 
 

@@ -81,13 +81,13 @@ impl Viewer {
     }
 
     pub fn hearing_of_refusals(mut self, hears: bool) -> Self {
-        self.hears = hears && self.process.refused_before.get().is_some();
+        self.hears = hears && self.process.refused_before.is_some();
         self
     }
 
     /// What was refused since the process started, once; addresses only when it failed.
     fn refusals(&mut self, state: &State, exit: Option<Exit>) -> Option<Refusals> {
-        let mark = self.process.refused_before.get().filter(|_| self.hears)?;
+        let mark = self.process.refused_before.filter(|_| self.hears)?;
         let found = state.refusals.name_since(mark).or_else(|| {
             let failed = exit.is_some_and(|exit| exit.code != 0);
             failed.then(|| state.refusals.addresses_since(mark))?

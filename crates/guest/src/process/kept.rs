@@ -226,7 +226,7 @@ fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
         size: Cell::new(told.pty),
         started_unix_ms: told.started_unix_ms,
         started: Instant::now(),
-        refused_before: Cell::new(None),
+        refused_before: None,
         sees_refusals: told.sees_refusals,
         oom_kills_before: 0,
         streams: RefCell::new(Streams {

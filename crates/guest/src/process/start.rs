@@ -41,23 +41,21 @@ pub async fn serve(
 ) -> std::result::Result<(), Ended> {
     let follows = start.follow;
     let ends_with_call = start.kill_on_disconnect;
-    let wants_refusals = start.report_refusals;
     let process = launch(state, start)?;
     // Attached before anything is awaited, so that a caller lost now is noticed as well.
     let viewer = follows.then(|| Viewer::new(Rc::clone(&process), true, ends_with_call));
     call.reply(ReplyKind::Started(list::describe(&process)))
         .await?;
-    if wants_refusals && process.sees_refusals {
-        // The command is on its way: a look at the kernel's counts holds nobody up.
-        process.refused_before.set(Some(state.refusals.mark()));
+    let Some(viewer) = viewer else {
+        return Ok(());
+    };
+    let viewer = viewer.hearing_of_refusals(true);
+    let followed = follow::follow(state, call, viewer, [0; CHANNELS], true).await;
+    if process.refused_before.is_some() {
+        // The answer is out: a look at the kernel's counts holds nobody up.
+        state.refusals.catch_up();
     }
-    match viewer {
-        Some(viewer) => {
-            let viewer = viewer.hearing_of_refusals(true);
-            follow::follow(state, call, viewer, [0; CHANNELS], true).await
-        }
-        None => Ok(()),
-    }
+    followed
 }
 
 fn check(state: &State, start: &Start) -> Result<()> {
@@ -140,6 +138,8 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         open_files: state.open_files.get(),
     };
     refusals::look(state);
+    let sees_refusals = state.refusals.listens();
+    let refused_before = (start.report_refusals && sees_refusals).then(|| state.refusals.mark());
     let started = Instant::now();
     let pid = spawn::spawn(&plan).map_err(|error| explain(&error, &start))?;
     let cwd = match start.cwd.is_empty() {
@@ -177,8 +177,8 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         size: Cell::new(start.pty),
         started_unix_ms: unix_ms(),
         started,
-        refused_before: Cell::new(None),
-        sees_refusals: state.refusals.listens(),
+        refused_before,
+        sees_refusals,
         oom_kills_before,
         streams: RefCell::new(Streams {
             rings: [Ring::new(ring), Ring::new(if single { 0 } else { ring })],
