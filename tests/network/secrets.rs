@@ -12,8 +12,8 @@ use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret, SecretBinding, Secre
 use cove_model::{EventKind, OrgId, SandboxId, SandboxSpec, SecretId};
 use cove_protocol::client::Guest;
 use cove_runner_api::{
-    CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError, SandboxOwner,
-    SandboxView, SnapshotRequest,
+    BudgetGrant, CreateRequest, FromSnapshot, RollbackRequest, RunnerApi, RunnerError,
+    SandboxOwner, SandboxView, SnapshotRequest,
 };
 use cove_tests::engine_host::{eventually, guest, output, small_spec};
 use serde_json::{Value, json};
@@ -133,8 +133,12 @@ impl Scene {
 
     /// Each use of it needs an approval.
     fn asking_secret(&self) -> SealedSecret {
+        self.bearer_with(|binding| binding.ask = true)
+    }
+
+    fn bearer_with(&self, change: impl FnOnce(&mut SecretBinding)) -> SealedSecret {
         let mut secret = self.secret("bearer", BEARER, "bearer");
-        secret.binding.ask = true;
+        change(&mut secret.binding);
         let about = cove_vault::About {
             org: &self.org,
             name: &secret.name,
@@ -207,6 +211,16 @@ impl Scene {
 
     /// The only terminator of this engine.
     fn terminator(&self) -> u32 {
+        let found = self.all_terminators();
+        assert_eq!(found.len(), 1, "one organisation has one terminator");
+        found[0]
+    }
+
+    fn terminators(&self) -> usize {
+        self.all_terminators().len()
+    }
+
+    fn all_terminators(&self) -> Vec<u32> {
         let engine = self.stage.engine.engine_pid();
         let children = format!("/proc/{engine}/task");
         let mut found = Vec::new();
@@ -222,8 +236,7 @@ impl Scene {
                 }
             }
         }
-        assert_eq!(found.len(), 1, "one organisation has one terminator");
-        found[0]
+        found
     }
 
     /// A connection from inside the namespace of `pid`.
@@ -588,6 +601,83 @@ async fn requests_with_a_secret_that_asks_wait_for_a_decision_and_copies_ask_for
         asked.is_empty().then_some(())
     })
     .await;
+}
+
+/// A part of what is left, for each need; what is given back is there again.
+async fn grant(scene: &Scene, left: &mut u64) {
+    let client = scene.stage.engine.client();
+    let wanted = client.budgets_wanted(100).await.expect("budgets");
+    let mut grants = Vec::new();
+    for need in wanted.needs {
+        assert_eq!((&need.org, &*need.secret), (&scene.org, "bearer"));
+        let amount = cove_model::secret::block(*left, need.need, need.more);
+        *left -= amount;
+        grants.push(BudgetGrant {
+            org: need.org,
+            secret: need.secret,
+            of: need.of,
+            sandbox: need.own.then_some(need.sandbox),
+            amount,
+            left: *left,
+            day: 20_000,
+            lasts_ms: 3_600_000,
+            renews_ms: None,
+        });
+    }
+    *left += wanted.back.iter().map(|it| it.amount).sum::<u64>();
+    client.grant_budgets(grants).await.expect("granted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_holds_over_sandboxes_and_when_the_terminator_is_killed() {
+    let scene = Scene::with("python3", "server.py").await;
+    let limit = "requests=10/organisation".parse().expect("a limit");
+    let secret = scene.bearer_with(|binding| binding.limits = vec![limit]);
+    scene.set(std::slice::from_ref(&secret)).await;
+    let host = format!("{BOUND}:{PORT}");
+    let request = || scene.request_for(&["bearer"], &[&host], None);
+    let (first, second) = (scene.start(request()).await, scene.start(request()).await);
+    let client = scene.stage.engine.client();
+    let mut left = 10;
+    // Statuses of so many requests of a sandbox, with the other side of the budget answered beside them.
+    let ask = async |(made, pid): &(SandboxView, i32), count: usize, left: &mut u64| {
+        let bearer = format!("Bearer {}", made.placeholders["bearer"]);
+        let mut talk = scene.connect(*pid, BOUND);
+        let asking = tokio::task::spawn_blocking(move || {
+            let asked =
+                (0..count).map(|_| talk.ask("GET /echo", &[("Authorization", &bearer)], ""));
+            asked
+                .map(|answer| answer["status"].clone())
+                .collect::<Vec<_>>()
+        });
+        while !asking.is_finished() {
+            grant(&scene, left).await;
+        }
+        asking.await.expect("answers")
+    };
+    assert_eq!(ask(&first, 4, &mut left).await, [200; 4]);
+    assert_eq!(ask(&second, 3, &mut left).await, [200; 3]);
+    assert_eq!(scene.count(), 7);
+    // What it held ahead of use dies with it, and what was used is not forgotten.
+    let terminator = scene.terminator();
+    cove_tests::engine_host::signal(terminator, rustix::process::Signal::KILL);
+    eventually("a terminator serves again", || async {
+        client.secret_uses().await.expect("uses");
+        (scene.terminators() == 1 && scene.terminator() != terminator).then_some(())
+    })
+    .await;
+    let statuses = ask(&first, 10, &mut left).await;
+    let passed = statuses.iter().filter(|it| **it == 200).count();
+    assert!(
+        statuses.iter().all(|it| *it == 200 || *it == 429),
+        "{statuses:?}"
+    );
+    assert!(passed <= 3 && left == 0, "{passed} {left}");
+    assert_eq!(scene.count(), 7 + passed);
+    assert_eq!(ask(&second, 1, &mut left).await, [429]);
+    for (made, _) in [first, second] {
+        client.delete(&made.id).await.expect("deleted");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
