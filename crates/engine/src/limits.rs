@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cove_isolation::Machine;
-use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
+use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId, State};
 use cove_pool::PoolError;
 use cove_runner_api::{RunnerError, SandboxView};
 use tokio::task::spawn_blocking;
@@ -46,9 +46,11 @@ impl Inner {
         })?;
         let able = self.tier_of(&record)?.capabilities();
         check_tasks(&able, &new).map_err(from_isolation)?;
-        let possible = match sandbox.machine() {
-            Some(_) => able.check_change(&old, &new),
-            None => able.check(&new),
+        // What is paused goes on as it was captured.
+        let goes_on = sandbox.machine().is_some() || record.state == State::Paused;
+        let possible = match goes_on {
+            true => able.check_change(&old, &new),
+            false => able.check(&new),
         };
         possible.map_err(from_isolation)?;
         // What memory has grown to stays, unless the change is about just that.

@@ -53,6 +53,15 @@ impl Disks {
         disks
     }
 
+    fn pool(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
+    /// Names have the path below the pool, so that the length of the pool's own does not matter.
+    fn image_of(&self, path: &Path) -> Option<PathBuf> {
+        image_of(path).map(|image| self.pool().join(image))
+    }
+
     /// Drops what was half made, and block images of images that are gone.
     fn tidy(&self) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
@@ -60,8 +69,7 @@ impl Disks {
         fs::set_permissions(&self.dir, mode)?;
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            let of = image_of(&path);
-            if of.is_none_or(|image| !image.exists()) {
+            if self.image_of(&path).is_none_or(|image| !image.exists()) {
                 remove(&path)?;
             }
         }
@@ -126,7 +134,8 @@ impl Disks {
         programs: &Path,
         (image, bytes): (&Path, u64),
     ) -> Result<PathBuf, IsolationError> {
-        let name = name_of(image, bytes)?;
+        let below = image.strip_prefix(self.pool()).unwrap_or(image);
+        let name = name_of(below, bytes)?;
         let path = self.dir.join(&name);
         let _making = self.making.lock();
         if path.exists() {
@@ -164,7 +173,7 @@ impl Disks {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            if image_of(&entry.path()).as_deref() == Some(image) {
+            if self.image_of(&entry.path()).as_deref() == Some(image) {
                 found.push((entry.metadata()?.modified()?, entry.path()));
             }
         }

@@ -250,8 +250,7 @@ impl Isolation for VmTier {
                 ..self.seats.limits()
             },
             no_new_privs: true,
-            // Not offered before it was tried with the engine's pauses, snapshots and forks.
-            memory: false,
+            memory: self.programs.is_ok(),
             volumes: false,
             // Its loopback is the machine's own.
             identity: false,

@@ -183,13 +183,13 @@ impl Capabilities {
         let (seen, wanted) = (old.visible_cpus(), new.visible_cpus());
         if self.cpus_fixed && seen != wanted {
             return Err(IsolationError::Unsupported(format!(
-                "cpu {} needs {wanted} CPUs, the sandbox started with {seen}, and this tier cannot change their number while it runs; stop it first",
+                "cpu {} needs {wanted} CPUs, the sandbox started with {seen}, and this tier cannot change their number while it runs or is paused; stop it first",
                 new.cpu
             )));
         }
         match changed {
             Some((_, asked)) => Err(IsolationError::Unsupported(format!(
-                "{} cannot be changed while the sandbox runs; stop it first",
+                "{} cannot be changed while the sandbox runs or is paused; stop it first",
                 asked.field
             ))),
             None => self.check(new),
