@@ -104,11 +104,6 @@ pub async fn run(shared: &Rc<Shared>, id: u32, stream: Rc<Stream>, socket: UnixS
     }
 }
 
-async fn send(shared: &Shared, frame: Frame) -> io::Result<()> {
-    let sent = shared.out.send(frame).await;
-    sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
-}
-
 async fn outward(shared: &Shared, id: u32, stream: &Stream, from: OwnedReadHalf) -> io::Result<()> {
     loop {
         while stream.credit.get() == 0 {
@@ -123,11 +118,13 @@ async fn outward(shared: &Shared, id: u32, stream: &Stream, from: OwnedReadHalf)
             Err(error) => return Err(error),
         };
         if got == 0 {
-            return send(shared, Frame::empty(Kind::End, id)).await;
+            return shared.send(Frame::empty(Kind::End, id)).await;
         }
         piece.truncate(got);
         stream.credit.set(stream.credit.get() - got);
-        send(shared, Frame::new(Kind::Data, id, piece.freeze())).await?;
+        shared
+            .send(Frame::new(Kind::Data, id, piece.freeze()))
+            .await?;
     }
 }
 
@@ -152,6 +149,6 @@ async fn inward(
             .set(stream.outstanding.get() - content.len());
         let passed = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let content = Bytes::copy_from_slice(&passed.to_le_bytes());
-        send(shared, Frame::new(Kind::Window, id, content)).await?;
+        shared.send(Frame::new(Kind::Window, id, content)).await?;
     }
 }

@@ -104,6 +104,9 @@ impl Mux {
                 shared.answer(greeting).await?;
                 guest_epoch(&shared, &mut port, &taken).await?;
                 shared.cut_all();
+                // The host may not know that a frame was out of order here. This one is out of order there, so
+                // that it greets again. Where it has greeted already, it skips this.
+                shared.send(Frame::empty(Kind::Open, 0)).await?;
             }
         };
         (mux, run)
@@ -148,7 +151,10 @@ impl Shared {
 
     async fn answer(&self, greeting: [u8; frame::GREETING]) -> io::Result<()> {
         let content = Bytes::copy_from_slice(&greeting);
-        let frame = Frame::new(Kind::Found, 0, content);
+        self.send(Frame::new(Kind::Found, 0, content)).await
+    }
+
+    async fn send(&self, frame: Frame) -> io::Result<()> {
         let sent = self.out.send(frame).await;
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

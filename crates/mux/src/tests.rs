@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::*;
 
-const LONG: Duration = Duration::from_secs(20);
+/// Long enough for a machine that stood still for a while.
+const LONG: Duration = Duration::from_secs(120);
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let (one, other) = StdStream::pair().unwrap();
@@ -184,6 +185,24 @@ async fn a_stream_opened_while_the_sides_look_for_each_other_answers_or_ends() {
                 let read = timeout(LONG, stream.read_to_end(&mut got)).await;
                 assert!(read.is_ok(), "it neither ends nor answers");
             }
+            assert_eq!(call(&mux, b"after".to_vec()).await, b"after");
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_guest_that_lost_its_place_alone_is_found_again() {
+    LocalSet::new()
+        .run_until(async {
+            let (one, other) = pair();
+            use std::io::Write;
+            let bare = std::fs::File::from(one.try_clone().unwrap());
+            let (mux, found) = host(one);
+            spawn_local(Mux::guest(watch(other), echo).1);
+            timeout(LONG, found.notified()).await.unwrap();
+            // The host does not see what goes wrong on the way to the guest.
+            (&bare).write_all(&[9; 100]).unwrap();
+            timeout(LONG, found.notified()).await.expect("found again");
             assert_eq!(call(&mux, b"after".to_vec()).await, b"after");
         })
         .await;
