@@ -60,7 +60,11 @@ async fn check(plane: &Plane, tenant: &cove_control::Principal) {
 async fn no_mix_of_requests_gets_past_the_quota() {
     let mut runner = TestRunner::deterministic();
     let (mut done, mut short) = (0, 0);
-    for round in 0..6 {
+    for round in 0..60 {
+        // How much is refused depends on the order in which calls come to be admitted.
+        if round >= 6 && done > 20 && short > 5 {
+            break;
+        }
         let plane = Plane::new().await;
         let tenant = plane.tenant(&format!("t{round}"), Some(QUOTA)).await;
         let batches = prop::collection::vec(prop::collection::vec(act(), 1..12), 1..6);
