@@ -218,7 +218,8 @@ async fn sixty_kills_under_load_lose_nothing_acknowledged_and_leak_nothing() {
     let told: Shared = Arc::default();
     let begun = Instant::now();
     let mut kills = 0;
-    while kills < KILLS && begun.elapsed() < TIME_LIMIT {
+    // A loaded machine does fewer, but never so few that they would show nothing.
+    while kills < KILLS && (kills < KILLS / 3 || begun.elapsed() < TIME_LIMIT) {
         let workers: Vec<_> = (0..WORKERS)
             .map(|_| {
                 let random = StdRng::seed_from_u64(random.random());
@@ -239,10 +240,6 @@ async fn sixty_kills_under_load_lose_nothing_acknowledged_and_leak_nothing() {
     let survivors = told.lock().unwrap().alive.len();
     let deleted = told.lock().unwrap().deleted.len();
     println!("{kills} kills, {deleted} sandboxes deleted on the way, {survivors} survived");
-    assert!(
-        kills >= KILLS / 3,
-        "only {kills} kills fitted into {TIME_LIMIT:?}"
-    );
     assert!(deleted > 0);
     let id = world.create().await.id;
     succeed(&world.guest(&id), "true").await;
