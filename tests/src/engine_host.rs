@@ -30,7 +30,7 @@ const READY_DEADLINE: Duration = Duration::from_secs(90);
 /// How long an engine may take to delete everything and end.
 const END_DEADLINE: Duration = Duration::from_secs(60);
 /// How long anything that is waited for may take to come true.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 /// Lines of the engine's log shown when a test fails.
 const LOG_LINES: usize = 60;
