@@ -168,6 +168,12 @@ pub struct RunArgs {
     /// Forward standard input; without it the command's input is empty
     #[arg(long, short)]
     pub interactive: bool,
+    /// Start the command in the background, keep the sandbox and print its id
+    #[arg(long, short, conflicts_with_all = ["interactive", "tty", "rm"])]
+    pub detach: bool,
+    /// Forward a port of this machine to one in the sandbox until the command ends
+    #[arg(long, short, value_name = "[LOCAL:]PORT", value_parser = crate::cmd::forward::pair)]
+    pub publish: Vec<crate::cmd::forward::Pair>,
     /// Keep the sandbox afterwards
     #[arg(long)]
     pub keep: bool,
@@ -175,7 +181,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "keep")]
     pub rm: bool,
     pub image: String,
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    /// Program and arguments [default in a terminal: a login shell]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub argv: Vec<String>,
 }
 

@@ -52,6 +52,25 @@ pub async fn run(
 ) -> Result<(), CliError> {
     // A wrong name is reported now, not at the first connection.
     client.sandbox(sandbox).await?;
+    let listening = listen(pairs, bind).await?;
+    for (address, inside) in listening.places() {
+        match json {
+            true => output::json_line(&serde_json::json!({
+                "local": address.to_string(), "port": inside,
+            }))?,
+            false => output::line(&format!("{address} leads to port {inside} of {sandbox}"))?,
+        }
+    }
+    let mut serving = listening.serve(client, sandbox);
+    // Until interrupted.
+    while serving.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Ports that are this program's already; the sandbox may come later.
+pub struct Listening(Vec<(TcpListener, SocketAddr, u16)>);
+
+pub async fn listen(pairs: &[Pair], bind: IpAddr) -> Result<Listening, CliError> {
     let mut listeners = Vec::new();
     for pair in pairs {
         let address = SocketAddr::new(bind, pair.local);
@@ -60,19 +79,24 @@ pub async fn run(
         let address = listener.local_addr().map_err(failed)?;
         listeners.push((listener, address, pair.inside));
     }
-    let mut serving = JoinSet::new();
-    for (listener, address, inside) in listeners {
-        match json {
-            true => output::json_line(&serde_json::json!({
-                "local": address.to_string(), "port": inside,
-            }))?,
-            false => output::line(&format!("{address} leads to port {inside} of {sandbox}"))?,
-        }
-        serving.spawn(accept(client.clone(), sandbox.to_owned(), listener, inside));
+    Ok(Listening(listeners))
+}
+
+impl Listening {
+    /// Each address here with the port inside.
+    pub fn places(&self) -> impl Iterator<Item = (SocketAddr, u16)> + '_ {
+        let all = self.0.iter();
+        all.map(|(_, address, inside)| (*address, *inside))
     }
-    // Until interrupted.
-    while serving.join_next().await.is_some() {}
-    Ok(())
+
+    /// Accepts connections until the set is dropped.
+    pub fn serve(self, client: &Client, sandbox: &str) -> JoinSet<()> {
+        let mut serving = JoinSet::new();
+        for (listener, _, inside) in self.0 {
+            serving.spawn(accept(client.clone(), sandbox.to_owned(), listener, inside));
+        }
+        serving
+    }
 }
 
 async fn accept(client: Client, sandbox: String, listener: TcpListener, inside: u16) {

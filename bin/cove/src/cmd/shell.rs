@@ -23,7 +23,7 @@ use crate::terminal::{self, Raw};
 const RECONNECT_FOR: Duration = Duration::from_secs(30);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The login shell of the user that it runs as.
-const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
+pub const LOGIN_SHELL: &str = r#"exec "${SHELL:-/bin/sh}" -l"#;
 
 pub async fn run(client: &Client, args: &ShellArgs) -> Result<u8, CliError> {
     if let Some(process) = &args.attach {

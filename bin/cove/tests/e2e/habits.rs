@@ -355,6 +355,64 @@ fn a_killed_run_leaves_nothing() {
     assert!(kept[0]["lifecycle"]["delete_after_s"].is_null(), "{kept}");
 }
 
+#[test]
+fn a_run_without_a_command_names_the_fix_and_makes_nothing() {
+    let cove = Cove::start();
+    for args in [
+        &["run", "busybox"][..],
+        &["run", "-i", "busybox"],
+        &["run", "-d", "busybox"],
+    ] {
+        let refused = cove.run(args.iter().copied());
+        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        let told = text(&refused.stderr);
+        assert!(told.contains("no command to run"), "{told}");
+        assert!(told.contains("cove run -it IMAGE"), "{told}");
+    }
+    let refused = cove.run(["run", "-t", "busybox"]);
+    assert!(
+        text(&refused.stderr).contains("must be a terminal"),
+        "{refused:?}"
+    );
+    let refused = cove.run(["run", "-d", "-p", "8000", "busybox", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(
+        text(&refused.stderr).contains("cove port-forward"),
+        "{refused:?}"
+    );
+    for option in ["-i", "-t", "--rm"] {
+        let refused = cove.run(["run", "-d", option, "busybox", "--", "true"]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
+    // Without its command the sandbox is of no use.
+    let failed = cove.run(["run", "-d", "busybox", "--", "/no/such/program"]);
+    assert_eq!(failed.status.code(), Some(127), "{failed:?}");
+    assert_eq!(cove.json(["ls"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_detached_run_stays_and_prints_its_id() {
+    let cove = Cove::start();
+    let printed = cove.ok([
+        "run", "-d", "--name", "job", "busybox", "--", "echo", "done",
+    ]);
+    let id = cove.json(["show", "job"])["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(printed, format!("{id}\n"));
+    super::harness::wait_for("its command has ended", || {
+        (cove.ok(["logs", &id]) == "done\n").then_some(())
+    });
+    let shown = cove.json(["show", &id]);
+    assert_eq!(shown["state"], "running");
+    assert!(shown["lifecycle"]["delete_after_s"].is_null(), "{shown}");
+    let started = cove.json(["run", "-d", "busybox", "--", "sleep", "1000"]);
+    let other = started["sandbox"].as_str().unwrap();
+    let running = cove.ok(["ps", "-q", other]);
+    assert_eq!(running.trim(), started["process"].as_str().unwrap());
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

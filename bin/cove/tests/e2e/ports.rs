@@ -92,6 +92,45 @@ fn servers_on_loopback_are_reached_by_preview_and_by_forwarded_port() {
 }
 
 #[test]
+fn a_run_forwards_its_ports_as_long_as_it_runs() {
+    let cove = Cove::start();
+    let serve = "mkdir /tmp/www; echo inside > /tmp/www/index.html; httpd -f -p 8000 -h /tmp/www";
+    let child = cove
+        .command(["run", "-p", "0:8000", "busybox", "--", "sh", "-c", serve])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut run = Forward(child);
+    let mut line = String::new();
+    let mut stderr = BufReader::new(run.0.stderr.take().unwrap());
+    stderr.read_line(&mut line).unwrap();
+    let local = line.split(' ').next().unwrap().to_owned();
+    assert!(line.ends_with("leads to port 8000\n"), "{line}");
+    // Until it serves, connections are closed and the reason reported.
+    std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
+    wait_for("the command serves", || {
+        let answer = ask(&local, "GET / HTTP/1.0\r\n\r\n");
+        answer.ends_with("inside\n").then_some(())
+    });
+    let pid = run.0.id().cast_signed();
+    super::harness::signal(pid, rustix::process::Signal::TERM);
+    wait_for("the run ends", || run.0.try_wait().unwrap());
+    assert!(
+        TcpStream::connect(&local).is_err(),
+        "the port is still open"
+    );
+    assert_eq!(cove.json(["ls"]), serde_json::json!([]));
+
+    // A port that is taken is found before anything is made.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = format!("{}:80", taken.local_addr().unwrap().port());
+    let refused = cove.run(["run", "-p", &pair, "busybox", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot listen at"));
+    assert!(!cove.ok(["events"]).contains("sandbox.created"));
+}
+
+#[test]
 fn a_visit_wakes_a_sandbox_that_rests() {
     let cove = Cove::start();
     cove.sandbox("web");

@@ -204,3 +204,15 @@ fn exec_with_a_terminal_runs_one_command_in_it() {
     assert_eq!(refused.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("must be a terminal"));
 }
+
+#[test]
+fn a_run_without_a_command_is_a_shell_at_a_terminal() {
+    let cove = Cove::start();
+    for args in [&["run", "-it", "busybox"][..], &["run", "busybox"]] {
+        let mut seat = TerminalUser::new(&cove, args);
+        seat.press("test -t 0 && echo ter''minal; exit 7\n");
+        seat.expect("terminal");
+        assert_eq!(seat.end(), Some(7));
+    }
+    assert_eq!(cove.json(["ls"]), serde_json::json!([]));
+}
