@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::harness::{Cove, program};
+use super::harness::{Cove, free_port, program};
+
+const PAGE: &str = include_str!("../../../../docs/remote.md");
 
 /// What `openssl req -x509` makes: self-signed, and marked as an authority.
 fn write_certificate(dir: &Path, name: &str, days_ago: Option<i64>) {
@@ -126,6 +128,135 @@ fn a_user_logs_in_once_and_chooses_between_servers() {
     user.fails(&["--url", "http://127.0.0.1:1", "ls"], "");
     user.ok(&["context", "rm", "work"]);
     assert!(!std::fs::read_to_string(&file).unwrap().contains(key));
+}
+
+/// The page's blocks of this language, in order.
+fn blocks(language: &str) -> Vec<String> {
+    let fence = format!("```{language}");
+    let mut lines = PAGE.lines();
+    let mut blocks = Vec::new();
+    while lines.any(|line| line == fence) {
+        let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        blocks.push(block.join("\n"));
+    }
+    blocks
+}
+
+/// The page's commands and settings, with ports that are free, a directory of the test's own, and no terminal.
+#[test]
+fn the_page_about_laptops_is_true() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let ports = [7070, 7071, 7072].map(|port| (format!(":{port}"), format!(":{}", free_port())));
+    let here = |text: &str| {
+        let mut text = text
+            .replace("/etc/cove", &path(""))
+            .replace("0.0.0.0", "127.0.0.1");
+        for (written, free) in &ports {
+            text = text.replace(written, free);
+        }
+        text
+    };
+    // Lines that are not run as they stand, and what is run in their place.
+    let replaced = |block: &str, lines: &[(&str, &str)]| {
+        let mut block = format!("\n{block}\n");
+        for (written, run) in lines {
+            let written = format!("\n{written}\n");
+            assert!(
+                block.contains(&written),
+                "the page lacks {written}: {block}"
+            );
+            block = block.replace(&written, &format!("\n{run}\n"));
+        }
+        block
+    };
+    let [certificate, server, laptop, contexts] = &blocks("sh")[..] else {
+        panic!("other commands than this test knows");
+    };
+    let [settings] = &blocks("toml")[..] else {
+        panic!("other settings than this test knows");
+    };
+    for name in ["bin", "home"] {
+        std::fs::create_dir(path(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(program(), path("bin/cove")).unwrap();
+    // The page's names lead to this machine, for these commands only.
+    let hosts = "127.0.0.1 localhost cove.example.com\n";
+    std::fs::write(path("hosts"), hosts).unwrap();
+    let data = dir.path().join("data");
+    let sh = |script: &str, home: bool| {
+        let script = format!(
+            "set -eu\nmount --bind {} /etc/hosts\ncd {}\n{}",
+            path("hosts"),
+            path(""),
+            here(script)
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).env_clear();
+        let search = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{search}", path("bin")));
+        command.env("HOME", path("home")).stdin(Stdio::null());
+        if !home {
+            command.env("COVE_DATA_DIR", &data);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{script}\n{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    sh(certificate, true);
+    std::fs::write(path("cove.toml"), here(settings)).unwrap();
+    let file = path("cove.toml");
+    let mut cove = Cove::prepare(&["--config", &file], Some(dir.path().join("cert.pem")));
+    cove.listen_at(ports[0].1[1..].parse().unwrap());
+    cove.serve();
+    cove.import_busybox();
+    std::os::unix::fs::symlink(cove.data_dir(), &data).unwrap();
+    let made = replaced(
+        server,
+        &[
+            ("systemctl restart cove", ""),
+            (
+                "cove key create laptop --scope manage",
+                "cove key create laptop --scope manage > key",
+            ),
+        ],
+    );
+    sh(&made, false);
+    let shown = sh(
+        &replaced(
+            laptop,
+            &[
+                (
+                    "cove login https://cove.example.com:7070 --ca-file cert.pem",
+                    "cove login https://cove.example.com:7070 --ca-file cert.pem < key",
+                ),
+                (
+                    "cove run -it debian",
+                    "cove run busybox -- echo from a laptop",
+                ),
+                (
+                    "cove create debian --name web",
+                    "cove create busybox --name web",
+                ),
+                ("cove ssh web", "cove ssh web -- echo over ssh"),
+            ],
+        ),
+        true,
+    );
+    for part in [
+        "as context cove.example.com\n",
+        "from a laptop\n",
+        "over ssh\n",
+        &here(".preview.cove.example.com:7071/"),
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    let shown = sh(contexts, true);
+    assert!(
+        shown.contains(&here("https://cove.example.com:7070")),
+        "{shown}"
+    );
+    assert_eq!(cove.json(["ls"]), serde_json::json!([]));
 }
 
 #[test]
