@@ -6,6 +6,7 @@
 
 mod args;
 mod cmd;
+mod colour;
 mod complete;
 mod connect;
 mod contexts;

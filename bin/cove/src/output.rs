@@ -1,10 +1,14 @@
 //! Standard output: tables for people, JSON for programs, and silence when nobody reads.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::colour;
 use crate::report::{CliError, printable};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Writes all of it, now.
 pub fn write(bytes: &[u8]) -> Result<(), CliError> {
@@ -72,7 +76,7 @@ pub fn closed(error: io::Error) -> CliError {
     }
 }
 
-/// Columns as wide as they need to be.
+/// Columns as wide as they need to be. States are coloured at a terminal.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -99,10 +103,10 @@ impl Table {
     }
 
     pub fn print(&self) -> Result<(), CliError> {
-        write(self.render().as_bytes())
+        write(self.render(colour::is_wanted(&io::stdout())).as_bytes())
     }
 
-    pub fn render(&self) -> String {
+    pub fn render(&self, coloured: bool) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|at| {
@@ -113,14 +117,23 @@ impl Table {
         let mut out = String::new();
         for row in &self.rows {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
+            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                match colour::of_state(cell).filter(|_| coloured && self.holds_states(at)) {
+                    Some(colour) => line.push_str(&colour.paint(cell)),
+                    None => line.push_str(cell),
+                }
+                // Of the cell: what colours it has no width.
                 line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
             }
             out.push_str(line.trim_end());
             out.push('\n');
         }
         out
+    }
+
+    fn holds_states(&self, column: usize) -> bool {
+        let heading = self.rows.first().and_then(|row| row.get(column));
+        heading.is_some_and(|heading| heading == "STATE")
     }
 }
 
@@ -154,8 +167,13 @@ impl Facts {
             .max()
             .unwrap_or(0);
         let mut out = String::new();
+        let coloured = colour::is_wanted(&io::stdout());
         for (name, value) in &self.facts {
             let value = printable(value).replace('\n', " ");
+            let value = match colour::of_state(&value).filter(|_| coloured && *name == "state") {
+                Some(colour) => colour.paint(&value),
+                None => value,
+            };
             out.push_str(&format!("{name:width$}  {value}\n"));
         }
         write(out.as_bytes())
@@ -204,6 +222,21 @@ impl Drop for Progress {
     }
 }
 
+/// Does what may take a while, and after a second shows what that is and for how long.
+pub async fn waiting<T>(quiet: bool, what: &str, work: impl Future<Output = T>) -> T {
+    let mut progress = Progress::new(quiet);
+    tokio::pin!(work);
+    for second in 0_u64.. {
+        if second > 0 {
+            progress.show(&format!("{what}, {second} s"));
+        }
+        if let Ok(done) = tokio::time::timeout(SECOND, &mut work).await {
+            return done;
+        }
+    }
+    work.await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +246,14 @@ mod tests {
         let mut table = Table::new(&["ID", "NAME"]);
         table.row(["long-id".into(), "a".into()]);
         table.row(["x".into(), String::new()]);
-        assert_eq!(table.render(), "ID       NAME\nlong-id  a\nx\n");
+        assert_eq!(table.render(true), "ID       NAME\nlong-id  a\nx\n");
+        let mut table = Table::new(&["STATE", "ID"]);
+        table.row(["running".into(), "running".into()]);
+        table.row(["failed".into(), "x".into()]);
+        assert_eq!(
+            table.render(true),
+            "STATE    ID\n\x1b[32mrunning\x1b[0m  running\n\x1b[31mfailed\x1b[0m   x\n"
+        );
+        assert!(!table.render(false).contains('\x1b'));
     }
 }

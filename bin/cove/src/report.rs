@@ -6,6 +6,8 @@ use cove_api::ErrorCode;
 use cove_client::ClientError;
 pub use cove_model::error::chain;
 
+use crate::colour::{self, Colour};
+
 /// Something failed.
 pub const FAILED: u8 = 1;
 /// The command line itself is wrong.
@@ -178,7 +180,11 @@ pub fn print(error: &CliError, json: bool) -> u8 {
         }
         below = cause.source();
     }
-    tell(&format!("cove: {text}"));
+    let name = match colour::is_wanted(&io::stderr()) {
+        true => Colour::Red.paint("cove:"),
+        false => "cove:".into(),
+    };
+    tell(&format!("{name} {text}"));
     if let Some(hint) = error.hint() {
         tell(&format!("  {}", printable(&hint)));
     }

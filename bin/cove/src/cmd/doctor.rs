@@ -80,7 +80,7 @@ async fn audit(client: &Client) -> Finding {
 }
 
 fn print(findings: &[Finding]) -> Result<(), CliError> {
-    let mut table = Table::new(&["", "CHECK", "FOUND"]);
+    let mut table = Table::new(&["STATE", "CHECK", "FOUND"]);
     for finding in findings {
         let mark = match finding.level {
             Level::Ok => "ok",

@@ -6,7 +6,7 @@ use cove_client::Client;
 
 use super::making;
 use crate::args::{CreateArgs, ListArgs, UpdateArgs};
-use crate::output::{self, Facts, Table};
+use crate::output::{self, Facts, Table, waiting};
 use crate::report::CliError;
 use crate::units;
 
@@ -238,10 +238,17 @@ fn automatic(auto: &cove_api::lifecycle::AutoSnapshot) -> String {
 
 pub async fn start(client: &Client, sandboxes: &[String], json: bool) -> Result<(), CliError> {
     for sandbox in sandboxes {
-        let started = client.start_sandbox(sandbox).await?;
+        let what = format!("starting {sandbox}");
+        let started = waiting(json, &what, client.start_sandbox(sandbox)).await?;
         told(&started, sandbox, json)?;
     }
     Ok(())
+}
+
+fn stop_request(grace_s: Option<u64>) -> StopSandbox {
+    StopSandbox {
+        grace_ms: grace_s.map(|seconds| seconds.saturating_mul(1000)),
+    }
 }
 
 pub async fn stop(
@@ -250,11 +257,10 @@ pub async fn stop(
     grace_s: Option<u64>,
     json: bool,
 ) -> Result<(), CliError> {
-    let stop = StopSandbox {
-        grace_ms: grace_s.map(|seconds| seconds.saturating_mul(1000)),
-    };
+    let stop = stop_request(grace_s);
     for sandbox in sandboxes {
-        let stopped = client.stop_sandbox(sandbox, &stop).await?;
+        let what = format!("stopping {sandbox}");
+        let stopped = waiting(json, &what, client.stop_sandbox(sandbox, &stop)).await?;
         told(&stopped, sandbox, json)?;
     }
     Ok(())
@@ -278,7 +284,8 @@ pub async fn remove(
     let mut failed = None;
     for sandbox in sandboxes {
         // The others are removed all the same; the last failure is reported.
-        match client.delete_sandbox(sandbox).await {
+        let what = format!("deleting {sandbox}");
+        match waiting(json, &what, client.delete_sandbox(sandbox)).await {
             Ok(()) if json => output::json_line(&serde_json::json!({ "deleted": sandbox }))?,
             Ok(()) => output::line(sandbox)?,
             Err(error) if force && error.code() == Some(ErrorCode::NotFound) => {}

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use cove_api::PageQuery;
 use cove_api::snapshot::{
@@ -14,11 +13,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use super::copy::meter::Meter;
 use super::sandboxes::told;
 use crate::args::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
-use crate::output::{self, Facts, Progress, Table};
+use crate::output::{self, Facts, Table, waiting};
 use crate::report::{self, CliError, printable};
 use crate::units;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 pub enum Rest {
@@ -34,29 +31,19 @@ pub async fn rest(
     json: bool,
 ) -> Result<(), CliError> {
     for sandbox in sandboxes {
+        let what = |verb: &str| format!("{verb} {sandbox}");
         let after = match how {
-            Rest::Freeze => waiting(json, client.freeze_sandbox(sandbox)).await?,
-            Rest::Pause => waiting(json, client.pause_sandbox(sandbox)).await?,
-            Rest::Resume => waiting(json, client.resume_sandbox(sandbox)).await?,
+            Rest::Freeze => {
+                waiting(json, &what("freezing"), client.freeze_sandbox(sandbox)).await?
+            }
+            Rest::Pause => waiting(json, &what("pausing"), client.pause_sandbox(sandbox)).await?,
+            Rest::Resume => {
+                waiting(json, &what("resuming"), client.resume_sandbox(sandbox)).await?
+            }
         };
         told(&after, sandbox, json)?;
     }
     Ok(())
-}
-
-/// Does what may take a while, and shows that it does.
-async fn waiting<T>(quiet: bool, work: impl Future<Output = T>) -> T {
-    let mut progress = Progress::new(quiet);
-    tokio::pin!(work);
-    for second in 0_u64.. {
-        if second > 0 {
-            progress.show(&format!("working, {second} s"));
-        }
-        if let Ok(done) = tokio::time::timeout(SECOND, &mut work).await {
-            return done;
-        }
-    }
-    work.await
 }
 
 pub async fn snapshot(client: &Client, args: SnapshotArgs, json: bool) -> Result<(), CliError> {
@@ -70,7 +57,8 @@ pub async fn snapshot(client: &Client, args: SnapshotArgs, json: bool) -> Result
                 memory: args.memory,
                 durable: args.durable,
             };
-            let taken = waiting(json, client.take_snapshot(&sandbox, &take, None)).await?;
+            let what = format!("taking a snapshot of {sandbox}");
+            let taken = waiting(json, &what, client.take_snapshot(&sandbox, &take, None)).await?;
             if json {
                 return output::json(&taken);
             }
@@ -299,10 +287,12 @@ pub async fn fork(client: &Client, args: &ForkArgs, json: bool) -> Result<u8, Cl
         labels: args.label.iter().cloned().collect(),
         lease: None,
     };
-    let made = if args.source.starts_with("snap_") {
-        waiting(json, client.fork_snapshot(&args.source, &fork, None)).await?
+    let source = &args.source;
+    let what = format!("forking {source}");
+    let made = if source.starts_with("snap_") {
+        waiting(json, &what, client.fork_snapshot(source, &fork, None)).await?
     } else {
-        waiting(json, client.fork_sandbox(&args.source, &fork, None)).await?
+        waiting(json, &what, client.fork_sandbox(source, &fork, None)).await?
     };
     let failed = made.iter().any(|one| matches!(one, Forked::Error(_)));
     if json {
@@ -330,7 +320,9 @@ pub async fn rollback(client: &Client, args: &RollbackArgs, json: bool) -> Resul
         snapshot: args.snapshot.clone(),
         memory: args.memory,
     };
-    let done = waiting(json, client.rollback_sandbox(&args.sandbox, &rollback)).await?;
+    let what = format!("rolling back {} to {}", args.sandbox, args.snapshot);
+    let work = client.rollback_sandbox(&args.sandbox, &rollback);
+    let done = waiting(json, &what, work).await?;
     if json {
         return output::json(&done);
     }

@@ -44,7 +44,7 @@ pub async fn run(client: &Client, args: StatsArgs, json: bool) -> Result<(), Cli
                 false => output::json(&all)?,
             }
         } else {
-            let text = table(&rows, &earlier).render();
+            let text = table(&rows, &earlier).render(false);
             let before = match terminal && drawn > 0 {
                 // Over the table of the round before.
                 true => format!("\x1b[{drawn}A\x1b[J"),

@@ -216,3 +216,30 @@ fn a_run_without_a_command_is_a_shell_at_a_terminal() {
     }
     assert_eq!(cove.json(["ls"]), serde_json::json!([]));
 }
+
+#[test]
+fn a_terminal_shows_colours_and_what_takes_long() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    let mut seat = TerminalUser::new(&cove, &["ls"]);
+    seat.expect("STATE    IMAGE");
+    seat.expect("\x1b[32mrunning\x1b[0m  busybox");
+    assert_eq!(seat.end(), Some(0));
+    let mut seat = TerminalUser::new(&cove, &["show", "nothing"]);
+    seat.expect("\x1b[31mcove:\x1b[0m ");
+    assert_eq!(seat.end(), Some(1));
+    assert!(!cove.ok(["ls"]).contains('\x1b'));
+
+    // Ends with the time it is given and no earlier.
+    cove.ok([
+        "exec",
+        "-d",
+        "box",
+        "-c",
+        "trap '' TERM; while :; do sleep 1; done",
+    ]);
+    let mut seat = TerminalUser::new(&cove, &["stop", "--grace", "3s", "box"]);
+    seat.expect("stopping box, 1 s");
+    seat.expect("box\r\n");
+    assert_eq!(seat.end(), Some(0));
+}
