@@ -152,6 +152,14 @@ pub enum Command {
         #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
         grace: Option<u64>,
     },
+    /// Stop and start sandboxes; their disks stay
+    Restart {
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+        /// Time between SIGTERM and SIGKILL
+        #[arg(long, value_parser = crate::units::duration_s, value_name = "TIME")]
+        grace: Option<u64>,
+    },
     /// End the lease of sandboxes that an SDK made: they stay until they are deleted
     Detach {
         #[arg(required = true)]
@@ -168,6 +176,7 @@ pub enum Command {
         sandboxes: Vec<String>,
     },
     /// Continue frozen or paused sandboxes
+    #[command(visible_alias = "unpause")]
     Resume {
         #[arg(required = true)]
         sandboxes: Vec<String>,

@@ -73,6 +73,9 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         Command::Stop { sandboxes, grace } => {
             done(sandboxes::stop(&client, &sandboxes, grace, json).await)
         }
+        Command::Restart { sandboxes, grace } => {
+            done(sandboxes::restart(&client, &sandboxes, grace, json).await)
+        }
         Command::Detach { sandboxes } => done(sandboxes::detach(&client, &sandboxes, json).await),
         Command::Freeze { sandboxes } => {
             done(snapshots::rest(&client, Rest::Freeze, &sandboxes, json).await)

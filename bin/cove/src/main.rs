@@ -10,6 +10,7 @@ mod colour;
 mod complete;
 mod connect;
 mod contexts;
+mod habits;
 mod output;
 mod report;
 mod serve;
@@ -47,7 +48,10 @@ fn main() -> ExitCode {
 /// The command line, and which option of a connection it has. The environment does not count.
 fn parse() -> Result<(Cli, Option<&'static str>), clap::Error> {
     let mut command = Cli::command();
-    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let matches = command
+        .try_get_matches_from_mut(&arguments)
+        .map_err(|error| habits::explained(error, &command, &arguments))?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     Ok((cli, connection_option(&matches)))
 }

@@ -266,6 +266,26 @@ pub async fn stop(
     Ok(())
 }
 
+/// One that is stopped already is only started.
+pub async fn restart(
+    client: &Client,
+    sandboxes: &[String],
+    grace_s: Option<u64>,
+    json: bool,
+) -> Result<(), CliError> {
+    let stop = stop_request(grace_s);
+    for sandbox in sandboxes {
+        let what = format!("restarting {sandbox}");
+        let work = async {
+            client.stop_sandbox(sandbox, &stop).await?;
+            client.start_sandbox(sandbox).await
+        };
+        let started = waiting(json, &what, work).await?;
+        told(&started, sandbox, json)?;
+    }
+    Ok(())
+}
+
 pub fn told(sandbox: &Sandbox, named: &str, json: bool) -> Result<(), CliError> {
     if json {
         output::json_line(sandbox)

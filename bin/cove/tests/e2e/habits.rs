@@ -413,6 +413,23 @@ fn a_detached_run_stays_and_prints_its_id() {
     assert_eq!(running.trim(), started["process"].as_str().unwrap());
 }
 
+#[test]
+fn a_restart_ends_processes_keeps_the_disk_and_starts_what_was_stopped() {
+    let cove = Cove::start();
+    cove.sandbox("box");
+    cove.ok(["exec", "box", "-c", "echo kept > /file"]);
+    cove.ok(["exec", "-d", "box", "--", "sleep", "1000"]);
+    assert_eq!(cove.ok(["restart", "--grace", "1s", "box"]), "box\n");
+    assert_eq!(cove.ok(["ps", "-q", "box"]), "");
+    assert_eq!(cove.ok(["exec", "box", "--", "cat", "/file"]), "kept\n");
+    cove.ok(["stop", "box"]);
+    cove.ok(["restart", "box"]);
+    assert_eq!(cove.json(["show", "box"])["state"], "running");
+    cove.ok(["freeze", "box"]);
+    cove.ok(["unpause", "box"]);
+    assert_eq!(cove.json(["show", "box"])["state"], "running");
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
