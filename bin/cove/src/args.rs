@@ -345,7 +345,7 @@ pub enum LogFormat {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use clap::CommandFactory;
 
@@ -401,6 +401,43 @@ mod tests {
             };
             let known = command.get_visible_aliases().any(|name| name == alias);
             assert!(known, "{typed} has no alias {alias}");
+        }
+    }
+
+    /// Letters that mean two things, each as Docker, tail or cp have them.
+    const TWO_MEANINGS: &[(char, &[&str])] = &[
+        ('a', &["--all", "--archive"]),
+        ('c', &["--code", "--shell"]),
+        ('f', &["--file", "--follow", "--force"]),
+        ('n', &["--name", "--tail"]),
+        ('t', &["--tag", "--tty"]),
+    ];
+
+    #[test]
+    fn a_letter_means_the_same_everywhere() {
+        let mut meanings: BTreeMap<char, BTreeSet<String>> = BTreeMap::new();
+        for (_, command) in commands() {
+            for arg in command.get_arguments() {
+                let (Some(letter), Some(long)) = (arg.get_short(), arg.get_long()) else {
+                    continue;
+                };
+                // A size and a switch of one name are two meanings.
+                let value = if arg.get_action().takes_values() {
+                    ""
+                } else {
+                    " (switch)"
+                };
+                let all = meanings.entry(letter).or_default();
+                all.insert(format!("--{long}{value}"));
+            }
+        }
+        for (letter, all) in meanings {
+            let allowed = TWO_MEANINGS.iter().find(|(one, _)| *one == letter);
+            let names: Vec<&str> = all.iter().filter_map(|one| one.split(' ').next()).collect();
+            match allowed {
+                Some((_, allowed)) => assert_eq!(names, *allowed, "-{letter}"),
+                None => assert_eq!(all.len(), 1, "-{letter}: {all:?}"),
+            }
         }
     }
 

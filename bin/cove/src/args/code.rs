@@ -17,7 +17,7 @@ pub enum CodeCommand {
     New {
         sandbox: String,
         /// Language of its code
-        #[arg(long, short, value_enum, default_value_t = LanguageArg::Python)]
+        #[arg(long, value_enum, default_value_t = LanguageArg::Python)]
         language: LanguageArg,
         /// Working directory
         #[arg(long, short)]
@@ -37,7 +37,7 @@ pub enum CodeCommand {
 #[derive(Debug, Clone, Args)]
 pub struct CodeRunArgs {
     /// Language of the code [default: by the file's extension, else python]
-    #[arg(long, short, value_enum)]
+    #[arg(long, value_enum)]
     pub language: Option<LanguageArg>,
     /// Id of a context, from `cove code ls` [default: the default context of the language]
     #[arg(long)]

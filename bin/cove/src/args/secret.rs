@@ -25,7 +25,7 @@ pub enum SecretCommand {
         #[arg(long = "limit", value_name = "UNIT=NUMBER/SCOPE")]
         limits: Vec<SecretLimit>,
         /// File with the value; - is standard input [default: standard input, or a prompt in a terminal]
-        #[arg(long, short)]
+        #[arg(long)]
         file: Option<PathBuf>,
     },
     /// List secrets, without values

@@ -18,7 +18,7 @@ pub struct SnapshotArgs {
     #[arg(long, short)]
     pub name: Option<String>,
     /// Include processes and memory
-    #[arg(long, short)]
+    #[arg(long)]
     pub memory: bool,
     /// Return only once object storage has it
     #[arg(long)]
@@ -65,10 +65,10 @@ pub struct ForkArgs {
     /// A sandbox, or a snapshot by its id
     pub source: String,
     /// Number of copies
-    #[arg(long = "count", short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long = "count", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub count: u32,
     /// Continue its processes; without it the copies start from its disk
-    #[arg(long, short)]
+    #[arg(long)]
     pub memory: bool,
     /// Name of the copy; several get the names NAME-1, NAME-2 and so on
     #[arg(long)]
@@ -84,6 +84,6 @@ pub struct RollbackArgs {
     /// Name or id of a snapshot
     pub snapshot: String,
     /// Restore its processes too
-    #[arg(long, short)]
+    #[arg(long)]
     pub memory: bool,
 }

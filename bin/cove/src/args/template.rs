@@ -64,7 +64,7 @@ pub struct CreateTemplateArgs {
     #[arg(long)]
     pub with_memory: bool,
     /// Point this tag at the new version too
-    #[arg(long, short, value_name = "TAG")]
+    #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
     #[command(flatten)]
     pub defaults: DefaultsArgs,

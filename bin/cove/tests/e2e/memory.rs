@@ -81,7 +81,7 @@ fn processes_fork_and_go_back_with_their_memory() {
     assert_eq!(cove.json(["snapshot", "show", "hot"])["memory"], true);
     let then = counts_on(&cove, "box");
 
-    let made = cove.json(["fork", "box", "--memory", "-n", "3", "--name", "kid"]);
+    let made = cove.json(["fork", "box", "--memory", "--count", "3", "--name", "kid"]);
     let ids: BTreeSet<_> = made
         .as_array()
         .unwrap()

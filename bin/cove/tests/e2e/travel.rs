@@ -46,7 +46,7 @@ fn a_sandbox_goes_back_forks_and_shows_its_tree() {
     let kept = done["kept"]["id"].as_str().unwrap();
     cove.ok(["rollback", "box", kept]);
     assert_eq!(read(&cove, "box"), "bad\n");
-    cove.ok(["fork", "box", "-n", "3", "--name", "kid"]);
+    cove.ok(["fork", "box", "--count", "3", "--name", "kid"]);
     for file in ["/etc/hostname", "/etc/hosts"] {
         let named = cove.ok(["exec", "kid-2", "--", "cat", file]);
         let words: Vec<_> = named.split_whitespace().collect();
