@@ -9,6 +9,12 @@ prefix=/usr/local
 cd "$(dirname "$0")"
 fail() { echo "install.sh: $1" >&2; exit 1; }
 [ "$(id -u)" -eq 0 ] || fail "must run as root; try: sudo ./install.sh $*"
+# What a person needs next. The server writes its address when it is ready.
+show_next() {
+  echo "  address   $(cat /var/lib/cove/url 2>/dev/null || echo http://127.0.0.1:7070)"
+  echo "  key       /var/lib/cove/root.key"
+  echo "  next      cove run debian -- echo hello"
+}
 has_systemd() { [ -d /run/systemd/system ]; }
 
 install_all() {
@@ -44,10 +50,11 @@ install_all() {
     systemctl daemon-reload
     systemctl enable cove.service
     systemctl restart cove.service
-    echo "installed; the server is running. Next: cove run debian -- echo hello"
+    echo "installed; the server is running"
   else
     echo "installed; this machine does not run systemd, so start the server yourself: cove serve"
   fi
+  show_next
 }
 
 remove_program() {
