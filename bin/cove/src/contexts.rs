@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -43,18 +43,26 @@ impl Contexts {
     }
 
     fn read(path: &Path) -> Result<Self, CliError> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
+        let failed = |error| CliError::io(format!("cannot read {}", path.display()), error);
+        let mut file = match fs::File::open(path) {
+            Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Self::default());
             }
-            Err(error) => {
-                return Err(CliError::io(
-                    format!("cannot read {}", path.display()),
-                    error,
-                ));
-            }
+            Err(error) => return Err(failed(error)),
         };
+        let mode = file.metadata().map_err(failed)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(CliError::hinted(
+                format!(
+                    "other users may read or change {}, which has API keys",
+                    path.display()
+                ),
+                format!("run: chmod 600 {}", path.display()),
+            ));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(failed)?;
         serde_json::from_slice(&text).map_err(|error| {
             CliError::hinted(
                 format!("cannot read {}: {error}", path.display()),
@@ -154,7 +162,6 @@ fn file() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn what_is_written_is_read_again_by_its_owner_alone() {
@@ -179,6 +186,10 @@ mod tests {
         let left = fs::read_dir(path.parent().expect("a parent")).expect("listed");
         assert_eq!(left.count(), 1, "a temporary file was left behind");
         assert!(contexts.get("b").is_err());
+        for mode in [0o640, 0o602] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("changed");
+            Contexts::read(&path).expect_err("others have access to the file");
+        }
     }
 
     #[test]

@@ -159,7 +159,9 @@ def test_a_wrong_key_is_an_authentication_error(server: str) -> None:
         Client(server, "cove_wrong").images()
 
 
-def test_a_certificate_of_ones_own_is_trusted_when_its_file_is_named(tmp_path: Path) -> None:
+def test_a_certificate_of_ones_own_is_trusted_when_its_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -176,6 +178,20 @@ def test_a_certificate_of_ones_own_is_trusted_when_its_file_is_named(tmp_path: P
         with Client(url, "key") as client, pytest.raises(cove.ConnectionError, match="not trusted.*COVE_CA_FILE"):
             client.images()
         assert len(asked) == 1
+        for name in ("COVE_URL", "COVE_API_KEY", "COVE_CA_FILE", "COVE_CONTEXT", "COVE_DATA_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        login = {"url": url, "api_key": "key", "ca_pem": f"# Ü\n{certificate.read_text()}"}
+        contexts = tmp_path / "cove" / "contexts.json"
+        contexts.parent.mkdir(mode=0o700)
+        contexts.touch(mode=0o600)
+        contexts.write_text(json.dumps({"current": "own", "contexts": {"own": login}}))
+        assert Client.default().images() == [] and len(asked) == 2
+        contexts.write_text(json.dumps({"current": "own", "contexts": {"own": {**login, "ca_pem": "none"}}}))
+        with Client() as client, pytest.raises(cove.ConfigurationError, match="certificates of the context"):
+            client.images()
+        with Client(url, "key", ca_file=str(key)) as client, pytest.raises(cove.ConfigurationError, match="key.pem"):
+            client.images()
 
 
 def test_pauses_grow_and_end() -> None:
@@ -188,7 +204,7 @@ def test_pauses_grow_and_end() -> None:
 def test_settings_come_from_arguments_then_the_environment_then_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("COVE_URL", "COVE_API_KEY"):
+    for name in ("COVE_URL", "COVE_API_KEY", "COVE_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COVE_DATA_DIR", str(tmp_path))
     assert resolve().url == "http://127.0.0.1:7070" and resolve().api_key is None

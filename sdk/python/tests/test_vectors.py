@@ -18,6 +18,7 @@ from test_connections import drop, reply, server
 
 import cove
 from cove import AsyncSandbox, Client, Image, Sandbox
+from cove._settings import resolve
 from cove._trees import pack_context
 from cove._wire import Call
 
@@ -178,6 +179,38 @@ def test_wire(vector: dict[str, Any]) -> None:
         assert len(keys) == 1 and None not in keys
     if vector.get("no_key"):
         assert keys == {None}
+
+
+@pytest.mark.parametrize("vector", load("settings.json"))
+def test_settings(vector: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(text: str) -> str:
+        return text.replace("{dir}", str(tmp_path))
+
+    for variable in list(os.environ):
+        if variable.startswith("COVE_") or variable == "XDG_CONFIG_HOME":
+            monkeypatch.delenv(variable)
+    for variable, value in {"HOME": "{dir}/home", **vector.get("env", {})}.items():
+        monkeypatch.setenv(variable, here(value))
+    files = dict(vector.get("files", {}))
+    if "contexts" in vector:
+        files["home/.config/cove/contexts.json"] = json.dumps(vector["contexts"])
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(int(vector.get("mode", "0600"), 8))
+    options = vector.get("options", {})
+    if "fails" in vector:
+        with pytest.raises(cove.ConfigurationError) as told:
+            resolve(**options)
+        assert all(here(part) in str(told.value) for part in vector["fails"]), told.value
+        assert "hides" not in vector or vector["hides"] not in str(told.value)
+        return
+    settings = resolve(**options)
+    for name, wanted in vector["expect"].items():
+        assert getattr(settings, name) == wanted, name
+    with Client(**options) as client:
+        assert client.url == settings.url
 
 
 def made(vector: Mapping[str, Any], directory: Path) -> Image:

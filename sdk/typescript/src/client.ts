@@ -5,7 +5,7 @@ import { asyncDispose, sleep } from "./flow.js";
 import { Leases } from "./leases.js";
 import { camel } from "./names.js";
 import { joined } from "./results.js";
-import { type ClientOptions, resolve, type Settings } from "./settings.js";
+import { type ClientOptions, resolve, Settings } from "./settings.js";
 import { open, reason, type Transport, unseen, untrusted } from "./transport.js";
 import type { Approval, Event, ImageInfo, Key, Scope, Secret, SecretLimit, SecretUser, SshKey, Usage } from "./types.js";
 import {
@@ -38,7 +38,8 @@ const shared = new Map<string, Client>();
 /**
  * A server and a key. Most programs need none: sandboxes find the server by themselves.
  *
- * Without options `COVE_URL` and `COVE_API_KEY` are used; on the server's own machine root needs neither.
+ * Without options `COVE_URL` and `COVE_API_KEY` are used, then the context that `cove login` stored. On the server's
+ * own machine root needs neither.
  */
 export class Client {
   readonly #settings: Settings;
@@ -47,7 +48,7 @@ export class Client {
   readonly _leases = new Leases((call) => this._json(call));
 
   constructor(options: ClientOptions = {}) {
-    this.#settings = resolve(options);
+    this.#settings = options instanceof Settings ? options : resolve(options);
   }
 
   /** The client of sandboxes that are created without one. */
@@ -256,7 +257,7 @@ export class Client {
         const early = unseen(error);
         if (last || !(early || repeatable(call))) {
           if (error instanceof CoveError) throw error;
-          const hint = early ? "; is it running? COVE_URL says where it is" : "";
+          const hint = early ? "; is it running? COVE_URL, or `cove login`, says where it is" : "";
           const what = early ? `cannot reach ${this.url}` : "lost the connection";
           throw new ConnectionError(`${what}: ${reason(error)}${hint}`, { cause: error });
         }

@@ -42,7 +42,8 @@ function nodeAgent(): AgentClass | undefined {
 }
 
 function certificates(settings: Settings): string | undefined {
-  if (settings.caFile === undefined || !settings.url.startsWith("https:")) return undefined;
+  if (!settings.url.startsWith("https:")) return undefined;
+  if (settings.caFile === undefined) return settings.caPem;
   try {
     return readFileSync(settings.caFile, "utf8");
   } catch (error) {

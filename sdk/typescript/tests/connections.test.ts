@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:https";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -22,6 +22,7 @@ test("settings come from arguments, then the environment, then the machine", () 
   try {
     delete process.env["COVE_URL"];
     delete process.env["COVE_API_KEY"];
+    delete process.env["COVE_CONTEXT"];
     process.env["COVE_DATA_DIR"] = scratch;
     assert.deepEqual([resolve().url, resolve().apiKey], ["http://127.0.0.1:7070", undefined]);
     writeFileSync(join(scratch, "url"), "http://127.0.0.1:9\n");
@@ -100,6 +101,7 @@ test("a certificate of one's own is trusted when its file is named, and only the
   });
   await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
   const url = `https://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const before = { ...process.env };
   try {
     await using trusting = new Client({ url, apiKey: "key", caFile: certificate });
     assert.deepEqual(await trusting.images(), []);
@@ -107,7 +109,17 @@ test("a certificate of one's own is trusted when its file is named, and only the
     await assert.rejects(other.images(), (error) => error instanceof ConnectionError && /not trusted.*COVE_CA_FILE/.test(error.message));
     await using missing = new Client({ url, apiKey: "key", caFile: join(scratch, "none.pem") });
     await assert.rejects(missing.images(), ConfigurationError);
+
+    for (const name of ["COVE_URL", "COVE_API_KEY", "COVE_CA_FILE", "COVE_CONTEXT", "COVE_DATA_DIR"]) delete process.env[name];
+    process.env["XDG_CONFIG_HOME"] = scratch;
+    mkdirSync(join(scratch, "cove"), { mode: 0o700 });
+    const login = { url, api_key: "key", ca_pem: `# Ü\n${readFileSync(certificate, "utf8")}` };
+    const contexts = JSON.stringify({ current: "own", contexts: { own: login } });
+    writeFileSync(join(scratch, "cove", "contexts.json"), contexts, { mode: 0o600 });
+    assert.deepEqual(await Client.default().images(), []);
+    await Client.default().close();
   } finally {
+    process.env = before;
     server.closeAllConnections();
     server.close();
   }

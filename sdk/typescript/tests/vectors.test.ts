@@ -1,14 +1,15 @@
 /** The behaviour that all SDKs share: `sdk/vectors`, run by the tests of each. */
 
 import assert from "node:assert/strict";
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { describe, test } from "node:test";
 
 import * as cove from "../src/index.js";
-import { Client, CoveError, Image, Sandbox, Template } from "../src/index.js";
+import { Client, ConfigurationError, CoveError, Image, Sandbox, Template } from "../src/index.js";
 import { camel } from "../src/names.js";
+import { resolve } from "../src/settings.js";
 import { pack, unpack } from "../src/trees.js";
 import { misbehaving } from "./misbehaving.js";
 import { SMALL } from "./small.js";
@@ -53,6 +54,17 @@ interface Built {
   ignore?: string;
   archive?: Record<string, string>;
   fails?: string[];
+}
+interface Configured {
+  name: string;
+  contexts?: unknown;
+  mode?: string;
+  files?: Record<string, string>;
+  env?: Record<string, string>;
+  options?: Values;
+  expect?: Values;
+  fails?: string[];
+  hides?: string;
 }
 
 function load<T>(name: string): T[] {
@@ -261,6 +273,44 @@ async function archived(image: Image, into: string): Promise<Record<string, stri
   const paths = (readdirSync(into, { recursive: true }) as string[]).filter((path) => statSync(join(into, path)).isFile());
   return Object.fromEntries(paths.map((path) => [path, readFileSync(join(into, path), "utf8")]));
 }
+
+describe("settings", () => {
+  for (const vector of load<Configured>("settings.json")) {
+    test(vector.name, () =>
+      within(async (directory) => {
+        const here = (text: string): string => text.replaceAll("{dir}", directory);
+        const files = { ...vector.files };
+        if (vector.contexts !== undefined) files["home/.config/cove/contexts.json"] = JSON.stringify(vector.contexts);
+        write(directory, files);
+        for (const file of Object.keys(files)) chmodSync(join(directory, file), parseInt(vector.mode ?? "0600", 8));
+        const given = options(vector.options ?? {}, {});
+        const before = { ...process.env };
+        try {
+          for (const variable of Object.keys(process.env)) {
+            if (variable.startsWith("COVE_") || variable === "XDG_CONFIG_HOME") delete process.env[variable];
+          }
+          for (const [variable, value] of Object.entries({ HOME: "{dir}/home", ...vector.env })) process.env[variable] = here(value);
+          const { fails, hides } = vector;
+          if (fails !== undefined) {
+            assert.throws(
+              () => resolve(given),
+              (error) => {
+                assert.ok(error instanceof ConfigurationError);
+                for (const part of fails) assert.ok(error.message.includes(here(part)), error.message);
+                return hides === undefined || !error.message.includes(hides);
+              },
+            );
+            return;
+          }
+          agree(resolve(given), vector.expect, {}, "settings");
+          assert.equal(new Client(given).url, resolve(given).url);
+        } finally {
+          process.env = before;
+        }
+      }),
+    );
+  }
+});
 
 describe("an image is this Dockerfile", () => {
   for (const vector of load<Built>("images.json")) {

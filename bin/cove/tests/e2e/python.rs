@@ -11,6 +11,7 @@ fn run(cove: &Cove, script: &str) {
     let output = Command::new(scripts.join(script))
         .env_remove("COVE_URL")
         .env_remove("COVE_API_KEY")
+        .env_remove("COVE_CONTEXT")
         .env("COVE_DATA_DIR", cove.data_dir())
         .output()
         .unwrap();

@@ -18,6 +18,7 @@ fn the_typescript_sdk_passes_its_tests() {
     let output = Command::new(script)
         .env_remove("COVE_URL")
         .env_remove("COVE_API_KEY")
+        .env_remove("COVE_CONTEXT")
         .env("COVE_DATA_DIR", cove.data_dir())
         .output()
         .unwrap();

@@ -113,8 +113,7 @@ class _Renewer:
     def _connect(self) -> Client:
         from ._sync.client import Client
 
-        settings = self._settings
-        return Client(settings.url, settings.api_key, ca_file=settings.ca_file)
+        return Client._with(self._settings)
 
     def _renew(self, client: Client) -> None:
         with self._lock:

@@ -40,8 +40,8 @@ CONNECT_TIMEOUT = 10.0
 class Client:
     """A server and a key. Most programs need none: sandboxes find the server by themselves.
 
-    Without arguments ``COVE_URL`` and ``COVE_API_KEY`` are used; on the server's own machine root needs
-    neither.
+    Without arguments ``COVE_URL`` and ``COVE_API_KEY`` are used, then the context that ``cove login`` stored. On the
+    server's own machine root needs neither. ``context`` names another login.
 
     >>> with Client() as client:
     ...     print([image.names for image in client.images()] != [])
@@ -49,9 +49,17 @@ class Client:
     """
 
     def __init__(
-        self, url: Optional[str] = None, api_key: Optional[str] = None, *, ca_file: Optional[str] = None
+        self,
+        url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        *,
+        ca_file: Optional[str] = None,
+        context: Optional[str] = None,
     ) -> None:
-        self._settings = resolve(url, api_key, ca_file)
+        self._use(resolve(url, api_key, ca_file, context))
+
+    def _use(self, settings: Settings) -> None:
+        self._settings = settings
         self._http: Optional[httpx.Client] = None
         self._leases = Leases(self._settings)
 
@@ -59,10 +67,13 @@ class Client:
     def default(cls) -> Client:
         """The client of sandboxes that are created without one."""
 
-        def make(settings: Settings) -> Client:
-            return cls(settings.url, settings.api_key, ca_file=settings.ca_file)
+        return _io.shared(resolve(), cls._with)
 
-        return _io.shared(resolve(), make)
+    @classmethod
+    def _with(cls, settings: Settings) -> Client:
+        client = cls.__new__(cls)
+        client._use(settings)
+        return client
 
     @property
     def url(self) -> str:
@@ -252,18 +263,10 @@ class Client:
 
     def _connect(self) -> httpx.Client:
         if self._http is None:
-            import ssl
-
             import httpx
 
             timeout = httpx.Timeout(CONNECT_TIMEOUT, read=120.0, write=120.0, pool=None)
-            verify: Any = True
-            if self._settings.url.startswith("http:"):
-                # Reading the system's certificates takes longer than a sandbox.
-                verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            elif self._settings.ca_file:
-                verify = ssl.create_default_context(cafile=self._settings.ca_file)
-            self._http = _io.open_http(self._settings, timeout, verify)
+            self._http = _io.open_http(self._settings, timeout, self._settings.trust() or True)
         return self._http
 
     def _send(self, call: Call) -> httpx.Response:
@@ -310,7 +313,7 @@ class Client:
                 unseen = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if last or not (unseen or call.repeatable):
                     reason = f"cannot reach {self.url}" if unseen else "lost the connection"
-                    hint = "; is it running? COVE_URL says where it is" if unseen else ""
+                    hint = "; is it running? COVE_URL, or `cove login`, says where it is" if unseen else ""
                     raise errors.ConnectionError(f"{reason}: {error}{hint}") from error
             _io.sleep(pause_before(attempt, refused))
 
