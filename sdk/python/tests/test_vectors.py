@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import re
+import secrets
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from test_connections import drop, reply, server
 
 import cove
-from cove import AsyncSandbox, Client, Image, Sandbox
+from cove import AsyncClient, AsyncSandbox, AsyncVolume, Client, Image, Sandbox, SecretLimit, Volume
 from cove._settings import resolve
 from cove._trees import pack_context
 from cove._wire import Call
@@ -87,14 +88,30 @@ async def collected(result: Any, how: str) -> Any:
     return texts
 
 
-async def follow(box: Any, steps: list[dict[str, Any]]) -> None:
-    known: dict[str, Any] = {"box": box}
+def arguments(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = argument(dict(values), known)
+    if "limits" in options:
+        options["limits"] = [SecretLimit(**limit) for limit in options["limits"]]
+    return options
+
+
+async def create(sandbox: Any, options: Mapping[str, Any]) -> Any:
+    """An asynchronous sandbox is made when it is first used."""
+    box = sandbox(**options)
+    return await box.__aenter__() if sandbox is AsyncSandbox else box
+
+
+async def follow(known: dict[str, Any], steps: list[dict[str, Any]]) -> None:
     for number, step in enumerate(steps):
         where = f"step {number + 1}, {step['do']}"
-        method = field(known[step.get("on", "box")], step["do"])
+        on = known[step.get("on", "box")]
         args = [argument(value, known) for value in step.get("args", ())]
+        options = arguments(step.get("options", {}), known)
         try:
-            result = method(*args, **argument(step.get("options", {}), known))
+            if on in (Sandbox, AsyncSandbox) and step["do"] == "create":
+                result = create(on, options)
+            else:
+                result = field(on, step["do"])(*args, **options)
             result = await settled(result) if not hasattr(result, "__aiter__") else result
             if "collect" in step:
                 result = await collected(result, step["collect"])
@@ -104,6 +121,7 @@ async def follow(box: Any, steps: list[dict[str, Any]]) -> None:
             failed(error, step["fails"], where)
             continue
         assert "fails" not in step, f"{where}: it worked: {result!r}"
+        assert "hides" not in step or step["hides"] not in repr(result), f"{where}: {result!r}"
         if "as" in step:
             known[step["as"]] = result
         if "expect" in step:
@@ -117,10 +135,29 @@ def test_sandboxes(vector: dict[str, Any], flavour: str) -> None:
         settings = vector.get("create", {})
         if flavour == "sync":
             with Sandbox(**settings) as box:
-                await follow(box, vector["steps"])
+                await follow({"box": box}, vector["steps"])
         else:
             async with AsyncSandbox(**settings) as async_box:
-                await follow(async_box, vector["steps"])
+                await follow({"box": async_box}, vector["steps"])
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("vector", load("resources.json"))
+@pytest.mark.parametrize("flavour", ["sync", "async"])
+def test_resources(vector: dict[str, Any], flavour: str) -> None:
+    unique = f"vectors-{secrets.token_hex(4)}"
+    known: dict[str, Any] = {"name": unique, "other_name": f"{unique}-other"}
+
+    async def go() -> None:
+        if flavour == "sync":
+            with Client() as client, Client() as other:
+                more = {"client": client, "other": other, "Sandbox": Sandbox, "Volume": Volume}
+                await follow({**known, **more}, vector["steps"])
+        else:
+            async with AsyncClient() as client, AsyncClient() as other:
+                more = {"client": client, "other": other, "Sandbox": AsyncSandbox, "Volume": AsyncVolume}
+                await follow({**known, **more}, vector["steps"])
 
     asyncio.run(go())
 

@@ -187,7 +187,7 @@ export class Client {
   async setSecret(
     name: string,
     value: string,
-    options: Cancel & { hosts?: readonly string[]; use?: string; ask?: boolean; limits?: readonly SecretLimit[] },
+    options: Cancel & { hosts?: readonly string[]; use?: string; ask?: boolean; limits?: readonly SecretLimit[] } = {},
   ): Promise<Secret> {
     const { hosts = [], use = "bearer", ask = false, limits = [] } = options;
     const json = { name, value, hosts: [...hosts], use, ask, limits: limits.map((limit) => ({ ...limit })) };

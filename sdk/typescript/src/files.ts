@@ -59,7 +59,8 @@ export type Runner = (
   },
 ) => Promise<Result>;
 
-function fileInfo(info: FileInfo): FileInfo {
+/** @internal What the server says about a file, with what follows from it. */
+export function fileInfo(info: FileInfo): FileInfo {
   return { ...info, isFile: info.type === "file", isDir: info.type === "directory" };
 }
 

@@ -2,6 +2,7 @@
 
 import { Client } from "./client.js";
 import { CoveError } from "./errors.js";
+import { fileInfo } from "./files.js";
 import type { ClientChoice } from "./snapshot.js";
 import type { FileInfo, VolumeInfo } from "./types.js";
 import { type Call, type Cancel, megabytes, octal, once, type Size } from "./wire.js";
@@ -112,7 +113,13 @@ export class Volume {
     if (listing.truncated) {
       throw new CoveError(`${path} has more entries than a listing can have; list what is below it`);
     }
-    return listing.items.map((info) => ({ ...info, isFile: info.type === "file", isDir: info.type === "directory" }));
+    return listing.items.map(fileInfo);
+  }
+
+  /** Returns the metadata of a path. */
+  async stat(path: string, options: Cancel = {}): Promise<FileInfo> {
+    const call = { method: "GET", path: at(this.id, "/files/stat"), query: { path }, signal: options.signal } as const;
+    return fileInfo(await this.#client._get(call));
   }
 
   /** Creates a directory and its parents. */

@@ -4,10 +4,10 @@ import assert from "node:assert/strict";
 import { chmodSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import { describe, test } from "node:test";
+import { after, describe, test } from "node:test";
 
 import * as cove from "../src/index.js";
-import { Client, ConfigurationError, CoveError, Image, Sandbox, Template } from "../src/index.js";
+import { Client, ConfigurationError, CoveError, Image, Sandbox, Template, Volume } from "../src/index.js";
 import { camel } from "../src/names.js";
 import { resolve } from "../src/settings.js";
 import { pack, unpack } from "../src/trees.js";
@@ -28,6 +28,7 @@ interface Step {
   as?: string;
   collect?: "text" | "values";
   expect?: unknown;
+  hides?: string;
   fails?: Failure;
 }
 interface Scenario {
@@ -72,7 +73,7 @@ function load<T>(name: string): T[] {
 }
 
 /** Methods whose arguments by position may be left out, and how many there are. */
-const POSITIONS: Record<string, number> = { terminal: 1, "git.add": 2, "files.find": 2, "code.context": 1, fork: 1, "files.chmod": 2 };
+const POSITIONS: Record<string, number> = { terminal: 1, "git.add": 2, "files.find": 2, "code.context": 1, fork: 1, "files.chmod": 2, files: 1 };
 
 function name(text: string): string {
   return text.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
@@ -97,11 +98,23 @@ function argument(value: unknown, known: Values): unknown {
   if (reference !== undefined) return field(known, reference);
   const encoded = only(value, "base64");
   if (encoded !== undefined) return bytes(encoded);
-  return value;
+  if (Array.isArray(value)) return value.map((item) => argument(item, known));
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, argument(item, known)]));
 }
 
+/** Options that have another name here. */
+const RENAMED: Record<string, string> = { source: "from" };
+
 function options(values: Values, known: Values): Values {
-  return Object.fromEntries(Object.entries(values).map(([key, value]) => [name(key), argument(value, known)]));
+  return Object.fromEntries(
+    Object.entries(values).map(([key, value]) => {
+      // How a volume is mounted is said by this package's own options, too.
+      const mount = (how: unknown): unknown => (only(how, "$") === undefined ? options(how as Values, known) : argument(how, known));
+      if (key !== "volumes") return [RENAMED[key] ?? name(key), argument(value, known)];
+      return [key, Object.fromEntries(Object.entries(value as Values).map(([path, how]) => [path, mount(how)]))];
+    }),
+  );
 }
 
 function agree(told: unknown, wanted: unknown, known: Values, where: string): void {
@@ -139,15 +152,15 @@ async function collected(result: unknown, how: "text" | "values"): Promise<unkno
   return texts;
 }
 
-async function follow(box: Sandbox, steps: Step[]): Promise<void> {
-  const known: Values = { box };
+async function follow(known: Values, steps: Step[]): Promise<void> {
   for (const [index, step] of steps.entries()) {
     const where = `step ${index + 1}, ${step.do}`;
     const path = step.do.split(".").map(name);
     const method = path.pop() ?? "";
     const owner = path.reduce((found, part) => (found as Values)[part], known[step.on ?? "box"]) as Record<string, (...args: unknown[]) => unknown>;
     const args = (step.args ?? []).map((value) => argument(value, known));
-    if (step.options !== undefined) {
+    if (step.on === "Sandbox" && method === "create") args.push({ ...SMALL, ...options(step.options ?? {}, known) });
+    else if (step.options !== undefined) {
       while (args.length < (POSITIONS[step.do] ?? 0)) args.push(undefined);
       args.push(options(step.options, known));
     }
@@ -162,6 +175,7 @@ async function follow(box: Sandbox, steps: Step[]): Promise<void> {
       continue;
     }
     assert.equal(step.fails, undefined, `${where}: it worked`);
+    if (step.hides !== undefined) assert.ok(!JSON.stringify(result).includes(step.hides), `${where}: it shows ${step.hides}`);
     if (step.as !== undefined) known[step.as] = result;
     if ("expect" in step) agree(result, step.expect, known, where);
   }
@@ -171,7 +185,18 @@ describe("against a real server", { concurrency: 4 }, () => {
   for (const scenario of load<Scenario>("sandboxes.json")) {
     test(scenario.name, async () => {
       await using box = await Sandbox.create({ ...SMALL, ...(options(scenario.create ?? {}, {}) as cove.SandboxOptions) });
-      await follow(box, scenario.steps);
+      await follow({ box }, scenario.steps);
+    });
+  }
+
+  const client = new Client();
+  const other = new Client();
+  after(() => Promise.all([client.close(), other.close()]));
+  for (const scenario of load<Scenario>("resources.json")) {
+    test(scenario.name, async () => {
+      const unique = `vectors-${Math.random().toString(16).slice(2, 10)}`;
+      const names = { name: unique, other_name: `${unique}-other` };
+      await follow({ client, other, Sandbox, Volume, ...names }, scenario.steps);
     });
   }
 });
