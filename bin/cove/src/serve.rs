@@ -19,6 +19,7 @@
 //! Whoever of them dies, sandboxes live on and nothing acknowledged is lost; the supervisor keeps the
 //! listening socket, so that callers wait through a restart of the control side instead of failing.
 
+mod authorities;
 mod confine;
 mod control;
 mod handover;

@@ -1,6 +1,7 @@
 //! What an operator may set, and the clock everything reads.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cove_model::IsolationPolicy;
@@ -11,12 +12,13 @@ use time::OffsetDateTime;
 use crate::identity::IdentityConfig;
 use crate::objects::ObjectsConfig;
 use crate::previews::LinkKey;
+use crate::secrets::SandboxAuthorities;
 use cove_model::RateLimit;
 
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
     /// Wraps the key of the fleet's certificate authority. Without one there are no nodes.
-    pub fleet_key: Option<std::sync::Arc<cove_vault::HostKeys>>,
+    pub fleet_key: Option<Arc<cove_vault::HostKeys>>,
     /// For organisations that are made without one of their own.
     pub default_quota: Quota,
     /// Requests of each key by itself; 0 per second means no limit.
@@ -72,6 +74,8 @@ pub struct ControlConfig {
     pub identity: IdentityConfig,
     /// Object storage, where there is one.
     pub objects: Option<ObjectsConfig>,
+    /// Certificate authorities that sandboxes trust beside those of their images.
+    pub authorities: Option<Arc<SandboxAuthorities>>,
 }
 
 impl Default for ControlConfig {
@@ -109,6 +113,7 @@ impl Default for ControlConfig {
             link_key: LinkKey::random(),
             identity: IdentityConfig::default(),
             objects: None,
+            authorities: None,
         }
     }
 }

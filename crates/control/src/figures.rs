@@ -29,6 +29,7 @@ impl Control {
             ("wakes", inner.in_use.wakes.len()),
             ("checkpoints", of_hosts(|host| host.checkpoints.len())),
             ("furnished", of_hosts(|host| host.furnished.len())),
+            ("trusting", of_hosts(|host| host.trusting.len())),
             ("stale", of_hosts(|host| host.stale.len())),
             ("relayed", of_hosts(|host| host.relayed.holders())),
             ("listeners", inner.listeners.len()),

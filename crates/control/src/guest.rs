@@ -26,7 +26,7 @@ use crate::budget::{Account, Charge};
 use crate::error::{ControlError, ErrorCode, UNREACHABLE_RETRY_S};
 use crate::principal::Principal;
 use crate::sandboxes::{Sandbox, being_deleted, is_doomed, require_auto_resume};
-use crate::secrets::Inside;
+use crate::secrets::{Inside, Trust};
 
 /// Bytes of standard input that travel with the command itself; more is written while it runs.
 const STDIN_AT_ONCE_MAX: usize = 512 * 1024;
@@ -219,6 +219,8 @@ pub struct GuestAccess {
     facts: HostFacts,
     /// For the secrets that it holds.
     inside: Option<Arc<Inside>>,
+    /// For the authorities that the operator gives to it.
+    trust: Option<Arc<Trust>>,
     control: Control,
     account: Account,
     _presence: Presence,
@@ -342,7 +344,7 @@ impl GuestAccess {
         }
     }
 
-    /// The guest's own request for this command: environment (guest's defaults < image < secrets < spec <
+    /// The guest's own request for this command: environment (guest's defaults < image < secrets, trust < spec <
     /// request), user and directory filled in, with a fresh process id.
     pub fn command(&self, request: CommandRequest) -> Result<Start, ControlError> {
         request.check()?;
@@ -359,6 +361,8 @@ impl GuestAccess {
                 .iter()
                 .map(|(key, value)| (key.as_str(), value.as_str())),
         );
+        let trust = self.trust.iter().flat_map(|trust| &trust.variables);
+        env.extend(trust.map(|(key, value)| (key.as_str(), value.as_str())));
         for layer in [&spec.env, &request.env] {
             env.extend(
                 layer
@@ -587,6 +591,7 @@ impl Control {
             self.checkpoint_before_command(&record).await?;
         }
         let inside = self.furnish(&record).await?;
+        let trust = self.add_authorities(&record, inside.as_ref()).await?;
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());
         Ok(GuestAccess {
@@ -596,6 +601,7 @@ impl Control {
             listener: self.guest_of(&record).paid_by(payer),
             facts: record.facts.clone(),
             inside,
+            trust,
             sandbox: record.into(),
             control: self.clone(),
             account,

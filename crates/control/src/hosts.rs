@@ -26,7 +26,7 @@ use crate::meter::Rounds;
 use crate::nodes::NodeLink;
 use crate::reconcile::Stale;
 use crate::relayed::Relayed;
-use crate::secrets::Furnished;
+use crate::secrets::{Furnished, Trusting};
 use crate::slots::{Slot, Slots};
 use crate::snapshots::Checkpoints;
 
@@ -128,6 +128,7 @@ pub(crate) struct Host {
     pub checkpoints: Checkpoints,
     pub rounds: Rounds,
     pub furnished: Furnished,
+    pub trusting: Trusting,
     /// The start of the runner's process that knows all secrets.
     pub secrets_life: Mutex<String>,
     /// Uses of secrets that a node told while the database could not say whether they are its own.
@@ -154,6 +155,7 @@ impl Host {
             checkpoints: Checkpoints::default(),
             rounds: Rounds::default(),
             furnished: Furnished::default(),
+            trusting: Trusting::default(),
             secrets_life: Mutex::default(),
             unchecked_uses: Mutex::default(),
             tiers: KnownTiers::default(),
@@ -209,6 +211,7 @@ impl Host {
         self.leases.forget(id);
         self.checkpoints.forget(id);
         self.furnished.forget(id);
+        self.trusting.forget(id);
     }
 }
 

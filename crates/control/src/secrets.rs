@@ -17,10 +17,13 @@ use crate::principal::Principal;
 /// How often a secret is sealed again because another version came between.
 const TRIES_MAX: u32 = 4;
 
+mod authorities;
 mod budgets;
 mod given;
 mod telling;
 
+pub use authorities::SandboxAuthorities;
+pub(crate) use authorities::{Trust, Trusting};
 pub use budgets::SecretBudget;
 pub(crate) use given::{Furnished, Inside};
 pub(crate) use telling::Telling;

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod admitted;
+mod authorities;
 mod config;
 mod convert;
 mod extract;
@@ -34,6 +35,7 @@ mod tls;
 mod unread;
 
 pub use addresses::sharing as connection_sharing;
+pub use authorities::{AuthorityError, authorities};
 pub use config::{LogLosses, ServerConfig, SshPlace, TlsPem};
 pub use listen::{ServeError, serve, serve_previews};
 pub use metadata::serve_metadata;

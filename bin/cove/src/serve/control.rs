@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_control::{
-    Control, ControlError, HostKeys, Hosts, IdentityConfig, Issuer, ObjectsConfig, SystemClock,
-    TokenHash,
+    Control, ControlError, HostKeys, Hosts, IdentityConfig, Issuer, ObjectsConfig,
+    SandboxAuthorities, SystemClock, TokenHash,
 };
 use cove_model::Backoff;
 use cove_runner_api::wire;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::reload::told;
 use super::role::{Handed, RoleConfig, claim, follow_parent, until_told};
 use super::settings::Settings;
-use super::{ServeError, confine, objects, privileges, secrets};
+use super::{ServeError, authorities, confine, objects, privileges, secrets};
 use crate::report::chain;
 
 /// Between two tries to reach the database, which may come up after us or be away for a while: doubled
@@ -31,8 +31,12 @@ const RUNNER_PAUSE: Duration = Duration::from_millis(10);
 /// What threads that still work (a name being looked up, say) get when everything else has ended.
 const LAST_THREADS: Duration = Duration::from_millis(500);
 
-/// The fleet key, and object storage.
-type FleetStorage = (Option<Arc<HostKeys>>, Option<ObjectsConfig>);
+/// What is root's to read.
+struct RootFiles {
+    fleet_key: Option<Arc<HostKeys>>,
+    objects: Option<ObjectsConfig>,
+    authorities: Option<Arc<SandboxAuthorities>>,
+}
 
 pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     // Killed with the supervisor: the next one needs the ports, and everything here may be cut anywhere.
@@ -41,6 +45,11 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
     let tls = tls(&config.settings)?;
     let fleet_key = objects::fleet_key(&config.settings)?;
     let objects = objects::open(&config.settings, config.account, fleet_key.as_ref())?;
+    let files = RootFiles {
+        fleet_key,
+        objects,
+        authorities: authorities::read(&config.settings)?.map(Arc::new),
+    };
     let _claim = claim(&config.settings.data_dir, "control")?;
     privileges::drop_to(config.account)?;
     follow_parent(&config, Signal::KILL)?;
@@ -54,7 +63,7 @@ pub fn run(config: RoleConfig, handed: Handed) -> Result<(), ServeError> {
         .map_err(|source| ServeError::io("cannot start control", source))?;
     let sqlite = config.settings.database.is_empty();
     let database = config.settings.control_dir().join("cove.db");
-    let ended = runtime.block_on(serve(config, handed, tls, (fleet_key, objects), refused));
+    let ended = runtime.block_on(serve(config, handed, tls, files, refused));
     runtime.shutdown_timeout(LAST_THREADS);
     // Connections that threads still hold are not closed, so the log would stay beside the file.
     if sqlite
@@ -95,7 +104,7 @@ async fn serve(
     config: RoleConfig,
     handed: Handed,
     tls: Option<TlsPem>,
-    keys: FleetStorage,
+    files: RootFiles,
     refused: confine::Refusals,
 ) -> Result<(), ServeError> {
     let shutdown = until_told()?;
@@ -108,7 +117,7 @@ async fn serve(
     };
     let listener = listeners.next().ok_or_else(missing)?;
     let control = tokio::select! {
-        control = begin(&config, keys) => control?,
+        control = begin(&config, files) => control?,
         () = shutdown.cancelled() => return Ok(()),
     };
 
@@ -204,10 +213,7 @@ async fn wait_for_runner(path: &std::path::Path) {
 
 /// Everything that must be there before the first request: the database, the runner for a while, and
 /// both in agreement. Waits for a database for as long as it takes; dropping it gives up.
-async fn begin(
-    config: &RoleConfig,
-    (fleet_key, objects): FleetStorage,
-) -> Result<Control, ServeError> {
+async fn begin(config: &RoleConfig, files: RootFiles) -> Result<Control, ServeError> {
     let settings = &config.settings;
     let mut retry = Backoff::new(STORE_RETRY_FIRST, STORE_RETRY_MAX);
     loop {
@@ -221,8 +227,9 @@ async fn begin(
             None => Hosts::none(),
         };
         let mut with = settings.control();
-        with.fleet_key = fleet_key.clone();
-        with.objects = objects.clone();
+        with.fleet_key = files.fleet_key.clone();
+        with.objects = files.objects.clone();
+        with.authorities = files.authorities.clone();
         with.link_key = secrets::link_key(&settings.control_dir())?;
         with.identity = IdentityConfig {
             issuer: Issuer::parse(&config.issuer).map_err(|error| ServeError::Settings {

@@ -12,12 +12,13 @@ use rustix::process::{Pid, Signal};
 
 use super::role::RoleConfig;
 use super::supervisor::{LOCK_FILE, root_key, write_file};
-use super::{ServeError, control};
+use super::{ServeError, authorities, control};
 use crate::connect::ROOT_KEY_FILE;
 
 /// The configuration of the next control side.
 pub fn read_again(role: &mut RoleConfig) -> Result<String, ServeError> {
     control::check_certificate(&role.settings)?;
+    authorities::read(&role.settings)?;
     let token = root_key(&role.settings.data_dir)?;
     role.root_key_hash = token.hash().as_str().to_owned();
     role.encoded()

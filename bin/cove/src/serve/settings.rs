@@ -104,6 +104,8 @@ pub struct Settings {
     pub secret_key_command: Vec<String>,
     pub secret_roots: Option<PathBuf>,
     pub approval_hold_s: u64,
+    pub sandbox_ca_file: Option<PathBuf>,
+    pub sandbox_ca_orgs: Vec<String>,
     pub runsc: Option<PathBuf>,
     pub vm_programs: Option<PathBuf>,
     pub isolation: Vec<String>,
@@ -186,6 +188,8 @@ impl Default for Settings {
             secret_key_command: Vec::new(),
             secret_roots: None,
             approval_hold_s: engine.approval_hold.as_secs(),
+            sandbox_ca_file: None,
+            sandbox_ca_orgs: vec![super::authorities::HOME.to_owned()],
             runsc: None,
             vm_programs: None,
             isolation: [DEFAULT_ISOLATION, "gvisor", VM_ISOLATION]
@@ -287,6 +291,8 @@ settings! {
     secret_key_command "COMMAND" "Program with arguments, run by root, that prints the host key instead, for example from a key management service";
     secret_roots "FILE" "Additional certificate authorities, PEM, for the servers of bound hosts";
     approval_hold_s "SECONDS" "Time for which a request waits for the approval of its secret before it is refused, at most 600";
+    sandbox_ca_file "FILE" "Certificate authorities, PEM, that sandboxes trust in addition to those of their images";
+    sandbox_ca_orgs "ORGS" "Organisations whose sandboxes trust sandbox_ca_file: home and ids of others";
     runsc "FILE" "The runsc program, for sandboxes with isolation gvisor; empty: the one that scripts/setup installs, or the host's";
     vm_programs "DIR" "Directory of QEMU and its kernel, as scripts/provide-vm makes it, for sandboxes with isolation vm; empty: the one that scripts/setup makes";
     isolation "TIERS" "Isolation tiers that organisations may use, the default first; auto first: the strongest of the others that the host has";
@@ -337,6 +343,7 @@ const LISTS: &[&str] = &[
     "tenant_private_ranges",
     "secret_key_command",
     "fleet_key_command",
+    "sandbox_ca_orgs",
     "isolation",
     "isolation_of",
 ];

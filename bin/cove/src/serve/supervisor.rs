@@ -108,6 +108,7 @@ async fn supervise(
 ) -> Result<(), ServeError> {
     // Before anything is made that would have to be removed again.
     super::control::check_certificate(&settings)?;
+    super::authorities::read(&settings)?;
     make_directory(&settings.data_dir, 0o711)?;
     let lock = lock(&settings.data_dir)?;
     // On a full disk nothing below could be written.

@@ -5,6 +5,7 @@
 
 mod attack;
 mod auditing;
+mod authorities;
 mod border;
 mod browser;
 mod building;

@@ -17,7 +17,7 @@ use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 
 /// The bundles of certificates that programs look at: Debian's and Alpine's, Fedora's.
-const BUNDLES: [&str; 2] = [
+pub(super) const BUNDLES: [&str; 2] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
 ];
@@ -31,7 +31,7 @@ pub(crate) const AUTHORITY_FILE: &str = "/etc/cove/secrets-ca.pem";
 /// A bundle above this is not one.
 const BUNDLE_BYTES_MAX: usize = 4 << 20;
 /// Variables that make programs with roots of their own look at a bundle.
-const BUNDLE_VARIABLES: [&str; 7] = [
+pub(super) const BUNDLE_VARIABLES: [&str; 7] = [
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
     "REQUESTS_CA_BUNDLE",
@@ -40,8 +40,8 @@ const BUNDLE_VARIABLES: [&str; 7] = [
     "AWS_CA_BUNDLE",
     "DENO_CERT",
 ];
-const NODE_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
-const ROOT: &str = "root";
+pub(super) const NODE_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
+pub(super) const ROOT: &str = "root";
 
 /// What this process has put into which sandboxes, and where.
 #[derive(Debug, Default)]
@@ -83,6 +83,11 @@ impl Furnished {
 }
 
 impl Inside {
+    /// Whether the organisation's authority is beside the image's own.
+    pub fn terminates(&self) -> bool {
+        self.bundle.is_some()
+    }
+
     /// Variables of every command, under what the sandbox's owner or the caller says.
     pub fn variables(&self, spec: &SandboxSpec) -> Vec<(String, String)> {
         let trust = self.bundle.into_iter().flat_map(|bundle| {
@@ -255,11 +260,11 @@ async fn trust(guest: &Guest, authority: &str) -> Result<&'static str, ControlEr
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
+pub(super) fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-async fn read(guest: &Guest, path: &str) -> Result<Option<Vec<u8>>, ControlError> {
+pub(super) async fn read(guest: &Guest, path: &str) -> Result<Option<Vec<u8>>, ControlError> {
     let wanted = ReadFile {
         path: path.to_owned(),
         user: ROOT.into(),
@@ -293,7 +298,7 @@ fn is_absent(error: &GuestError) -> bool {
     error.code().is_some_and(|code| absent.contains(&code))
 }
 
-async fn write(
+pub(super) async fn write(
     guest: &Guest,
     path: &str,
     bytes: Bytes,
