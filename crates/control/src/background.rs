@@ -106,6 +106,10 @@ impl Control {
             ACTIVITY_EVERY,
             |control| async move { control.keep_uses().await },
         );
+        let pace = config.work_beat_every;
+        self.every(&mut loops, "builds", pace, |control| async move {
+            control.recover_others_builds().await
+        });
         if let Some(pace) = self.objects_pace() {
             self.every(&mut loops, "objects", pace, |control| async move {
                 control.tend_objects().await

@@ -26,6 +26,7 @@ use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
+use crate::work::OwnWork;
 
 mod archive;
 mod context;
@@ -346,14 +347,20 @@ impl Control {
             place: Arc::default(),
         });
         self.0.builds.enter(&live)?;
-        if let Err(error) = self
-            .store()
-            .put_build(&record, cove_limits::BUILDS_KEPT)
-            .await
-        {
-            self.0.builds.0.lock().remove(&id);
-            return Err(error.into());
-        }
+        let begun = async {
+            // Before its row, so that no other process takes it for one that was left.
+            let work = self.take_work(id.as_str(), live.cancel.clone()).await?;
+            let put = self.store().put_build(&record, cove_limits::BUILDS_KEPT);
+            put.await?;
+            Ok::<_, ControlError>(work)
+        };
+        let work = match begun.await {
+            Ok(work) => work,
+            Err(error) => {
+                self.0.builds.0.lock().remove(&id);
+                return Err(error);
+            }
+        };
         if let Some(uploads) = uploads {
             let (directory, live) = (self.config().build_dir.clone(), Arc::clone(&live));
             let begin = live.begin.lock().take();
@@ -372,7 +379,7 @@ impl Control {
         let (control, principal) = (self.clone(), principal.clone());
         self.0.tasks.changes.spawn(async move {
             control
-                .build_to_the_end(&principal, &live, plan, context)
+                .build_to_the_end(&principal, &live, plan, context, work)
                 .await;
         });
         Ok(record)
@@ -385,6 +392,7 @@ impl Control {
         live: &Arc<Live>,
         plan: Plan,
         context: oneshot::Receiver<Result<context::Context, ControlError>>,
+        work: OwnWork,
     ) {
         let context = tokio::select! {
             context = context => context
@@ -457,6 +465,7 @@ impl Control {
         {
             tracing::error!(%error, build = %live.id, "cannot record the end of a build");
         }
+        work.end().await;
         live.log.end();
         self.0.builds.tidy();
     }
@@ -480,12 +489,27 @@ impl Control {
         }
     }
 
-    /// Ends what an earlier process was building.
+    /// Ends what an earlier process of this installation was building.
     pub(crate) async fn recover_builds(&self) -> Result<(), ControlError> {
+        self.end_builds(true).await
+    }
+
+    /// Ends what another control process was building that has gone silent.
+    pub(crate) async fn recover_others_builds(&self) -> Result<(), ControlError> {
+        self.end_builds(false).await
+    }
+
+    async fn end_builds(&self, own: bool) -> Result<(), ControlError> {
         for mut record in self.store().unfinished_builds().await? {
-            if self.0.builds.get(&record.org, &record.id).is_some() {
+            let id = record.id.as_str();
+            if self.0.builds.get(&record.org, &record.id).is_some()
+                || self.is_own_work(id).await? != own
+                || self.is_others_work(id).await?
+            {
                 continue;
             }
+            // If its process was only hung, it learns by this that the build is over.
+            let work = self.take_work(id, CancellationToken::new()).await?;
             self.remove_build_sandboxes(&record.org, &record.id).await;
             record.state = BuildState::Failed;
             record.error = Some(INTERRUPTED.into());
@@ -493,6 +517,7 @@ impl Control {
             self.store()
                 .put_build(&record, cove_limits::BUILDS_KEPT)
                 .await?;
+            work.end().await;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! Dates (when something was made, when a key expires) are the wall clock's. Durations (usage, idle times,
 //! lifetimes, rates) are taken on an axis that no set clock moves: within a boot of the host it follows the
-//! kernel's count since boot, and the store keeps where each boot lies on it.
+//! kernel's count since boot, and the store keeps where each boot of each machine lies on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -70,8 +70,9 @@ impl Clocks {
         Steady::from_micros(offset.saturating_add(i64::try_from(micros).unwrap_or(i64::MAX)))
     }
 
-    fn reading(&self) -> BootReading {
+    fn reading(&self, machine: String) -> BootReading {
         BootReading {
+            machine,
             at: self.now(),
             boot_time: BootTime {
                 boot: self.boot.clone(),
@@ -98,7 +99,8 @@ impl Control {
 
     /// Learns where this boot lies on the axis, and leaves a reading for the next one.
     pub(crate) async fn read_clocks(&self) -> Result<(), ControlError> {
-        let axis = self.store().read_steady(&self.0.clocks.reading()).await?;
+        let reading = self.0.clocks.reading(self.0.audit.installation());
+        let axis = self.store().read_steady(&reading).await?;
         self.0.clocks.place(&axis);
         Ok(())
     }

@@ -34,6 +34,8 @@ pub struct ControlConfig {
     pub snapshot_grace: Duration,
     /// How long a caller waits for an earlier change of the same sandbox or snapshot.
     pub change_wait: Duration,
+    /// How often a process shows other ones on the same database that it goes on with a build or an upload.
+    pub work_beat_every: Duration,
     /// How often old rows are removed.
     pub sweep_every: Duration,
     /// Below this share of one CPU over a lifecycle period a sandbox counts as idle.
@@ -92,6 +94,7 @@ impl Default for ControlConfig {
             reconcile_every: Duration::from_secs(60),
             snapshot_grace: Duration::from_secs(30),
             change_wait: Duration::from_secs(30),
+            work_beat_every: Duration::from_secs(5),
             sweep_every: Duration::from_secs(600),
             idle_cpu: 0.02,
             idle_network_bytes: 1024,

@@ -14,7 +14,9 @@ use std::time::Duration;
 use cove_limits::PAGE_MAX;
 use cove_model::{Event, EventKind, Restated, SandboxId, State};
 use cove_runner_api::EventBatch;
-use cove_store::{HostPosition, NewEvent, SandboxRecord, Scope, StoredEvent};
+use cove_store::{
+    HostAdvance, HostPosition, NewEvent, SandboxRecord, Scope, StoreError, StoredEvent,
+};
 use futures_util::future::join_all;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -131,6 +133,18 @@ impl EventSubscription {
         let read = shared(store.events(&org, sandbox, after, READ_AT_ONCE).await?);
         self.after = end_of(&read);
         Ok(read)
+    }
+}
+
+/// Why events of a host were not kept.
+enum Taken {
+    Elsewhere,
+    Failed(ControlError),
+}
+
+impl<E: Into<ControlError>> From<E> for Taken {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }
 
@@ -267,14 +281,24 @@ impl Control {
     }
 
     async fn take_over(&self, host: &Host) -> Result<(), ControlError> {
+        match self.take_over_from_here(host).await {
+            // Another control process has read further meanwhile, and announces what it read itself.
+            Err(Taken::Elsewhere) => {
+                tracing::debug!(host = %host.id, "another process has read the events of the host");
+                Ok(())
+            }
+            Err(Taken::Failed(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn take_over_from_here(&self, host: &Host) -> Result<(), Taken> {
+        let from = self.store().host_position(&host.id).await?;
+        let mut from = from.unwrap_or_default();
         let HostPosition {
             sequence: after,
             life,
-        } = self
-            .store()
-            .host_position(&host.id)
-            .await?
-            .unwrap_or_default();
+        } = from.clone();
         let mut runner = host.runner().await?;
         let mut batch = runner.events(after, 0).await?;
         let is_other = batch.life != life;
@@ -288,7 +312,7 @@ impl Control {
         // What an earlier process of ours left undone is looked at by the first round of this one.
         let is_first = !host.events_met.load(Ordering::Relaxed);
         if !is_other && !is_first && !batch.lost && batch.next >= after {
-            return self.keep_events(host, batch, after, false).await;
+            return self.keep_events(host, batch, &mut from, false).await;
         }
         // Some may be lost: look at everything. Those that are gone by now were reported, if they were,
         // before all that is read from here on.
@@ -297,7 +321,7 @@ impl Control {
         let gone = gone.buried_sandboxes(&host.id, BURIED_LOOK).await?;
         loop {
             let (next, done) = (batch.next, batch.events.is_empty());
-            self.keep_events(host, batch, after, is_other).await?;
+            self.keep_events(host, batch, &mut from, is_other).await?;
             if done {
                 break;
             }
@@ -312,9 +336,9 @@ impl Control {
         &self,
         host: &Host,
         batch: EventBatch,
-        after: u64,
+        from: &mut HostPosition,
         is_new: bool,
-    ) -> Result<(), ControlError> {
+    ) -> Result<(), Taken> {
         let mut events = Vec::new();
         let mut owners = HashMap::new();
         for event in batch.events {
@@ -363,16 +387,23 @@ impl Control {
                 kind: event.kind,
             });
         }
-        if events.is_empty() && batch.next == after && !is_new {
+        if events.is_empty() && batch.next == from.sequence && !is_new {
             return Ok(());
         }
-        let position = HostPosition {
+        let to = HostPosition {
             sequence: batch.next,
             life: batch.life,
         };
-        let position = Some((host.id.clone(), position));
-        let stored = self.store().append_events(&events, position).await?;
-        self.announce(&stored);
+        let advance = HostAdvance {
+            host: host.id.clone(),
+            from: std::mem::replace(from, to.clone()),
+            to,
+        };
+        match self.store().append_events(&events, Some(advance)).await {
+            Ok(stored) => self.announce(&stored),
+            Err(StoreError::Stale) => return Err(Taken::Elsewhere),
+            Err(error) => return Err(error.into()),
+        }
         Ok(())
     }
 

@@ -66,6 +66,7 @@ pub mod templates;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod volumes;
+mod work;
 
 pub use access::PORT_VISITS;
 pub use admission::Admission;
@@ -151,6 +152,7 @@ struct Inner {
     /// Those who follow the events of one organisation, or wait for those of one sandbox.
     listeners: listeners::Listeners,
     tasks: Tasks,
+    others_work: work::OthersWork,
     /// Where snapshots outlive their host, if the operator has such a place.
     objects: Option<objects::ObjectStorage>,
 }
@@ -209,6 +211,7 @@ impl Control {
             uploads: builds::Uploads::default(),
             listeners: listeners::Listeners::default(),
             tasks: Tasks::default(),
+            others_work: work::OthersWork::default(),
             objects,
         }))
     }

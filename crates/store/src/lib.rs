@@ -71,8 +71,12 @@ pub enum StoreError {
     SeveralVersions { versions: u64 },
     #[error("the cursor does not belong to this list")]
     BadCursor,
-    #[error("the database is at version {found}, this program knows up to {known}")]
-    Newer { found: i64, known: i64 },
+    /// A program of a later release has changed the tables.
+    #[error(
+        "the database has schema {found}, which needs a program of schema {oldest} or later; this program ({}) has \
+         schema {known}", env!("CARGO_PKG_VERSION")
+    )]
+    Newer { found: i64, oldest: i64, known: i64 },
     #[error("the address of the database is invalid: {0}")]
     Address(String),
     #[error("TLS with the database failed")]
@@ -373,11 +377,12 @@ pub trait Store: ObjectTables {
     ) -> Result<Page<SandboxUsage>, StoreError>;
     async fn usage_of(&self, sandbox: &SandboxId) -> Result<Usage, StoreError>;
 
-    /// Appends and remembers how far a host's own event log was read, in one go.
+    /// Appends and remembers how far a host's own event log was read, in one go. Answers `Stale` and changes nothing if
+    /// the log was read further meanwhile, or again from its beginning.
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<(HostId, HostPosition)>,
+        advance: Option<HostAdvance>,
     ) -> Result<Vec<StoredEvent>, StoreError>;
     async fn host_position(&self, host: &HostId) -> Result<Option<HostPosition>, StoreError>;
     /// Oldest first, after `sequence`.
@@ -482,6 +487,13 @@ pub trait Store: ObjectTables {
     async fn build(&self, org: &OrgId, id: &BuildId) -> Result<Option<BuildRecord>, StoreError>;
     /// Newest first.
     async fn builds(&self, org: &OrgId, most: u32) -> Result<Vec<BuildRecord>, StoreError>;
+    /// `owner` does this from now on, whoever did before. `token` is of this try alone.
+    async fn take_work(&self, id: &str, owner: &str, token: &str) -> Result<(), StoreError>;
+    /// Shows that a try goes on. `Stale` if another process has taken the work.
+    async fn beat_work(&self, id: &str, token: &str) -> Result<(), StoreError>;
+    /// Ends a try; what another process has taken stays.
+    async fn end_work(&self, id: &str, token: &str) -> Result<(), StoreError>;
+    async fn work(&self, id: &str) -> Result<Option<WorkRecord>, StoreError>;
     /// Those whose end was never written.
     async fn unfinished_builds(&self) -> Result<Vec<BuildRecord>, StoreError>;
     /// The snapshot of a state that an earlier build of the organisation made, if it is still there.
@@ -559,8 +571,9 @@ pub trait Store: ObjectTables {
         secret: &SecretId,
     ) -> Result<Vec<BudgetSpent>, StoreError>;
 
-    /// Notes a reading of the host's clocks and answers how readings of its boot lie on the axis of time
-    /// that passed. Within a boot that is exact; between two the wall clock counts, and never backwards.
+    /// Notes a reading of a machine's clocks and answers how readings of its boot lie on the axis of time that passed.
+    /// Within a boot that is exact. A machine that was away continues where others have brought the axis; if there
+    /// was no other, its own wall clock counts, and never backwards.
     async fn read_steady(&self, reading: &BootReading) -> Result<SteadyAxis, StoreError>;
 
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError>;

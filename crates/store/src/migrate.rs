@@ -1,7 +1,8 @@
-//! Brings a database to this program's version, or refuses one that is ahead of it.
+//! Brings a database to this program's version. One that is ahead of it is used as it is, or refused where it says that
+//! this program is too old for it.
 
 use crate::StoreError;
-use crate::schema::{MIGRATIONS, VERSION, VERSION_TABLE};
+use crate::schema::{COMPATIBLE_FROM, MIGRATIONS, VERSION, VERSION_TABLE};
 use crate::sql::{Tx, values};
 
 /// Runs inside a transaction that holds off every other migration.
@@ -17,10 +18,13 @@ pub async fn migrate<T: Tx>(tx: &mut T) -> Result<(), StoreError> {
         }
     };
     if found > VERSION {
-        return Err(StoreError::Newer {
-            found,
-            known: VERSION,
-        });
+        let found = compatible(tx).await?;
+        tracing::info!(
+            version = found,
+            known = VERSION,
+            "the database has a newer schema that works with this program"
+        );
+        return Ok(());
     }
     let done = usize::try_from(found).map_err(|_| StoreError::Corrupt {
         what: "schema version",
@@ -36,8 +40,31 @@ pub async fn migrate<T: Tx>(tx: &mut T) -> Result<(), StoreError> {
             to = VERSION,
             "database schema brought up to date"
         );
-        tx.execute("UPDATE schema_version SET version = ?1", values![VERSION])
-            .await?;
+        tx.execute(
+            "UPDATE schema_version SET version = ?1, compatible_from = ?2",
+            values![VERSION, COMPATIBLE_FROM],
+        )
+        .await?;
     }
     Ok(())
+}
+
+/// The version of the database, unless this program is too old for it. Another program may have migrated it since this
+/// one opened it.
+pub async fn compatible<T: Tx>(tx: &mut T) -> Result<i64, StoreError> {
+    let rows = tx
+        .query("SELECT version, compatible_from FROM schema_version", &[])
+        .await?;
+    let row = rows.first().ok_or(StoreError::Corrupt {
+        what: "schema version",
+    })?;
+    let (found, oldest) = (row.int(0)?, row.int(1)?);
+    match oldest > VERSION {
+        true => Err(StoreError::Newer {
+            found,
+            oldest,
+            known: VERSION,
+        }),
+        false => Ok(found),
+    }
 }

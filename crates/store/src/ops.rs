@@ -22,3 +22,4 @@ pub mod sweep;
 pub mod templates;
 pub mod usage;
 pub mod volumes;
+pub mod work;

@@ -20,7 +20,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
 use crate::StoreError;
-use crate::migrate::migrate;
+use crate::migrate::{compatible, migrate};
 use crate::sql::{Backend, Durability, Op, Row, Tx, Value};
 use health::{Health, Trouble};
 use hosts::Hosts;
@@ -230,12 +230,14 @@ impl Inner {
     }
 }
 
-/// Whether this session may write; a setting may have been changed since it connected.
+/// Whether this session may write, and the tables are still those of this program: either may have changed since it
+/// connected.
 struct TakesWrites;
 
 impl Op for TakesWrites {
     type Out = bool;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<bool, StoreError> {
+        compatible(tx).await?;
         let rows = tx
             .query("SELECT current_setting('transaction_read_only')", &[])
             .await?;

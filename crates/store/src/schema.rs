@@ -1,7 +1,7 @@
 //! The tables, as numbered steps that are applied once and never changed afterwards.
 //!
-//! Both databases run the same text. A database that is ahead of this program is refused: an older
-//! program would misread it.
+//! Both databases run the same text. Beside its version a database has the version of the oldest program that may
+//! use it: tables that were only expanded are used by the program before as well, and others are refused to it.
 
 /// Each step's statements. Add to the end only.
 pub const MIGRATIONS: &[&[&str]] = &[
@@ -25,6 +25,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     FLEET,
     OBJECTS,
     BUDGETS,
+    REPLICAS,
 ];
 
 /// Specs in rows may have a lease, which earlier programs refuse to read: they are told by the version.
@@ -273,6 +274,17 @@ const BUDGETS: &[&str] = &[
     "CREATE INDEX secret_spend_by_sandbox ON secret_spend (sandbox) WHERE sandbox <> ''",
 ];
 
+/// Several programs on one database: which of them may use it, which does what, and where the boots of each machine
+/// lie on the axis of time that passed.
+const REPLICAS: &[&str] = &[
+    "ALTER TABLE schema_version ADD COLUMN compatible_from BIGINT NOT NULL DEFAULT 0",
+    "CREATE TABLE steady_axes (
+        machine TEXT PRIMARY KEY, boot TEXT NOT NULL, offset_us BIGINT NOT NULL,
+        began BIGINT NOT NULL, last_steady BIGINT NOT NULL, last_wall BIGINT NOT NULL)",
+    "CREATE TABLE work (
+        id TEXT PRIMARY KEY, owner TEXT NOT NULL, token TEXT NOT NULL, beats BIGINT NOT NULL)",
+];
+
 const FIRST: &[&str] = &[
     "CREATE TABLE organisations (
         id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE,
@@ -339,6 +351,13 @@ const FIRST: &[&str] = &[
 /// The version a database has when every step was applied.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Holds one row: the number of steps applied.
+/// The version of the oldest program that works on these tables. A step that only adds (tables, indexes, columns with
+/// a default) leaves it. A step that removes or changes something, or after which rows have what an earlier program
+/// refuses to read, raises it to the first version that does without.
+pub const COMPATIBLE_FROM: i64 = 21;
+
+const _: () = assert!(COMPATIBLE_FROM <= VERSION);
+
+/// Holds one row: the number of steps applied; and, from the step `REPLICAS` on, [`COMPATIBLE_FROM`].
 pub const VERSION_TABLE: &str =
     "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)";

@@ -323,7 +323,8 @@ async fn pass_over_lost_numbers<T: Tx>(tx: &mut T, boot: &str) -> Result<(), Sto
         }
         None => {}
     }
-    let put = "INSERT INTO settings VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2";
+    let put = "INSERT INTO settings (name, value) VALUES (?1, ?2) \
+               ON CONFLICT (name) DO UPDATE SET value = ?2";
     tx.execute(put, values![HOST_BOOT, boot]).await.map(drop)
 }
 

@@ -12,18 +12,19 @@ use time::OffsetDateTime;
 use crate::ops::{
     audit, budgets, builds, events, hosts, image_jobs, images, keys, nodes, organisations,
     sandboxes, secrets, shares, snapshots, ssh_keys, steady, sweep, templates, usage, volumes,
+    work,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
     AuditHead, AuditJournal, AuditRecord, BootReading, BudgetGiven, BudgetReturned, BudgetSpent,
-    BudgetTaken, BuildRecord, Created, FleetRecord, HostPosition, IdempotencyKey, ImageGrant,
-    ImageJobRecord, JoinTokenRecord, Joined, JournalEntry, Key, Moment, NewEvent, NewTemplate,
-    NodeRecord, Operations, Organisation, Page, PageRequest, Period, PortShare, Quota, Retention,
-    SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, SecretRecord,
+    BudgetTaken, BuildRecord, Created, FleetRecord, HostAdvance, HostPosition, IdempotencyKey,
+    ImageGrant, ImageJobRecord, JoinTokenRecord, Joined, JournalEntry, Key, Moment, NewEvent,
+    NewTemplate, NodeRecord, Operations, Organisation, Page, PageRequest, Period, PortShare, Quota,
+    Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, SecretRecord,
     SecretUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef,
     SnapshotSample, SshKey, SteadyAxis, Store, StoreError, StoredEvent, TemplateCreated,
     TemplateHint, TemplateKey, TemplateRecord, TemplatesDoomed, Usage, UsageSample, VolumeCreated,
-    VolumeDoomed, VolumeRecord, VolumeRef, VolumeSample, VolumeUser,
+    VolumeDoomed, VolumeRecord, VolumeRef, VolumeSample, VolumeUser, WorkRecord,
 };
 
 pub struct SqlStore<B> {
@@ -609,13 +610,10 @@ impl<B: Backend> Store for SqlStore<B> {
     async fn append_events(
         &self,
         events: &[NewEvent],
-        host_position: Option<(HostId, HostPosition)>,
+        advance: Option<HostAdvance>,
     ) -> Result<Vec<StoredEvent>, StoreError> {
         let events = events.to_vec();
-        let append = events::Append {
-            events,
-            host_position,
-        };
+        let append = events::Append { events, advance };
         self.written(append).await
     }
 
@@ -794,6 +792,29 @@ impl<B: Backend> Store for SqlStore<B> {
 
     async fn builds(&self, org: &OrgId, most: u32) -> Result<Vec<BuildRecord>, StoreError> {
         self.read(builds::List(org.clone(), most)).await
+    }
+
+    async fn take_work(&self, id: &str, owner: &str, token: &str) -> Result<(), StoreError> {
+        let take = work::Take {
+            id: id.to_owned(),
+            owner: owner.to_owned(),
+            token: token.to_owned(),
+        };
+        self.written(take).await
+    }
+
+    async fn beat_work(&self, id: &str, token: &str) -> Result<(), StoreError> {
+        self.written(work::Beat(id.to_owned(), token.to_owned()))
+            .await
+    }
+
+    async fn end_work(&self, id: &str, token: &str) -> Result<(), StoreError> {
+        self.written(work::End(id.to_owned(), token.to_owned()))
+            .await
+    }
+
+    async fn work(&self, id: &str) -> Result<Option<WorkRecord>, StoreError> {
+        self.read(work::Get(id.to_owned())).await
     }
 
     async fn unfinished_builds(&self) -> Result<Vec<BuildRecord>, StoreError> {

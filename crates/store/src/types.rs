@@ -302,6 +302,25 @@ pub struct HostPosition {
     pub life: String,
 }
 
+/// That the events of a host were read from one position to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAdvance {
+    pub host: HostId,
+    /// Where the reader began; the default where there was no position.
+    pub from: HostPosition,
+    pub to: HostPosition,
+}
+
+/// Who does what only one process should do at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkRecord {
+    /// The installation of the process: its data directory.
+    pub owner: String,
+    pub token: String,
+    /// Counts up while the process lives.
+    pub beats: u64,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
     pub org: OrgId,
@@ -358,9 +377,11 @@ pub struct Moment {
     pub steady: Steady,
 }
 
-/// The clocks of a host, read together.
+/// The clocks of a machine, read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootReading {
+    /// Stays the same over its boots.
+    pub machine: String,
     pub at: OffsetDateTime,
     pub boot_time: BootTime,
 }

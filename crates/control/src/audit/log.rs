@@ -115,6 +115,11 @@ impl AuditLog {
         }
     }
 
+    /// What this installation is called in the database: the same for every process of its data directory.
+    pub fn installation(&self) -> String {
+        self.state().identity.host.clone()
+    }
+
     /// Written when it returns: the call may be made.
     pub fn begin(&self, call: &Arc<UnderWay>) -> Result<u64, StoreError> {
         let mut state = self.state();

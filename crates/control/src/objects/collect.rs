@@ -29,7 +29,7 @@ impl Control {
         self.collect_objects().await
     }
 
-    /// Begins what a crash, a restart or a failure left; those under way are left alone.
+    /// Begins what a crash, a restart or a failure left; those under way are left alone, also in other processes.
     async fn resume_uploads(&self) -> Result<(), ControlError> {
         let objects = self.require_objects()?;
         let pending = self.store().pending_uploads(PENDING_MAX, PENDING_PER_ORG);
@@ -41,7 +41,7 @@ impl Control {
                     && of_org.count() < RESUMED_PER_ORG
                     && objects.retries.is_due(&row.id)
             };
-            if !is_due {
+            if !is_due || self.is_others_work(row.id.as_str()).await? {
                 continue;
             }
             // In the table at once, so that the next row of its organisation counts it.

@@ -10,6 +10,7 @@ use cove_store::{
     ChunkStored, ChunkWanted, ObjectCopy, ObjectOutcome, SnapshotRecord, SnapshotState, StoreError,
     UploadKey,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{failed, join, over};
 use crate::Control;
@@ -145,6 +146,9 @@ impl Control {
 
     async fn upload_once(&self, row: &SnapshotRecord) -> Result<(), ControlError> {
         let objects = self.require_objects()?;
+        if self.is_uploaded_elsewhere(row).await? {
+            return Ok(());
+        }
         let _slot = objects.upload_slots.take(&row.org).await?;
         // Nobody deletes it on the host meanwhile.
         let _held = self.0.guards.hold(&row.id).await?;
@@ -155,12 +159,16 @@ impl Control {
         if found.object_copy == ObjectCopy::Stored || found.state != SnapshotState::Ready {
             return Ok(());
         }
+        // A second upload has a token of its own, and ends this one by that.
+        let lost = CancellationToken::new();
+        let work = self.take_work(row.id.as_str(), lost).await?;
         let outcome = tokio::select! {
             outcome = self.upload_now(&found) => outcome,
             () = self.0.tasks.closing.cancelled() => {
                 Err(ControlError::internal("the server is shutting down; the upload is resumed after its start"))
             }
         };
+        work.end().await;
         match &outcome {
             Ok(sent) => {
                 objects.retries.forget(&row.id);
@@ -191,6 +199,24 @@ impl Control {
             }
         }
         outcome.map(drop)
+    }
+
+    /// Waits while another control process uploads it. Whether object storage has it then.
+    async fn is_uploaded_elsewhere(&self, row: &SnapshotRecord) -> Result<bool, ControlError> {
+        while self.is_others_work(row.id.as_str()).await? {
+            tokio::select! {
+                () = tokio::time::sleep(self.config().work_beat_every) => {}
+                () = self.0.tasks.closing.cancelled() => {
+                    return Err(ControlError::internal("the server is shutting down"));
+                }
+            }
+            let found = self.store().any_snapshot(&row.id).await?;
+            let is_stored = |row: &SnapshotRecord| row.object_copy == ObjectCopy::Stored;
+            if found.as_ref().is_some_and(is_stored) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn upload_now(&self, row: &SnapshotRecord) -> Result<Outcome, ControlError> {

@@ -4,6 +4,7 @@
 mod access;
 mod approvals;
 mod auditing;
+mod beside;
 mod budgets;
 mod builds;
 mod clocks;

@@ -201,6 +201,15 @@ impl Plane {
         built.0
     }
 
+    /// Another control process over the same store and host, of an installation of its own.
+    pub async fn beside(&self) -> Control {
+        let mut config = self.config.clone();
+        config.audit_journal = Some(self.folder.path().join("audit-of-another"));
+        let built = build(&self.folder, &config, &self.runner, &self.clock).await;
+        built.0.prepare().await.unwrap();
+        built.0
+    }
+
     /// Where the journal of audit records is.
     pub fn journal(&self) -> std::path::PathBuf {
         self.folder.path().join("audit")

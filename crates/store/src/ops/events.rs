@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use cove_model::{HostId, OrgId, SandboxId};
 
 use crate::sql::{Op, Row, Tx, json, values};
-use crate::{HostPosition, NewEvent, PAGE_MAX, StoreError, StoredEvent};
+use crate::{HostAdvance, HostPosition, NewEvent, PAGE_MAX, StoreError, StoredEvent};
 
 /// Reserves `count` numbers and answers the last one before them.
 pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, StoreError> {
@@ -27,12 +27,16 @@ pub async fn reserve<T: Tx>(tx: &mut T, org: &OrgId, count: u64) -> Result<u64, 
 
 pub struct Append {
     pub events: Vec<NewEvent>,
-    pub host_position: Option<(HostId, HostPosition)>,
+    pub advance: Option<HostAdvance>,
 }
 
 impl Op for Append {
     type Out = Vec<StoredEvent>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        // First, and it locks the row: a reader that comes too late changes nothing.
+        if let Some(advance) = &self.advance {
+            move_position(tx, advance).await?;
+        }
         let mut stored = Vec::with_capacity(self.events.len());
         if !self.events.is_empty() {
             // Always in the same order, so that two writers do not wait for each other.
@@ -68,15 +72,42 @@ impl Op for Append {
                 });
             }
         }
-        if let Some((host, position)) = &self.host_position {
-            tx.execute(
-                "INSERT INTO event_positions (host, sequence, life) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (host) DO UPDATE SET sequence = excluded.sequence, life = excluded.life",
-                values![host, position.sequence, position.life.as_str()],
-            )
-            .await?;
-        }
         Ok(stored)
+    }
+}
+
+/// From where the reader began, and from nowhere else.
+async fn move_position<T: Tx>(tx: &mut T, advance: &HostAdvance) -> Result<(), StoreError> {
+    let HostAdvance { host, from, to } = advance;
+    let moved = tx
+        .execute(
+            "UPDATE event_positions SET sequence = ?2, life = ?3 \
+             WHERE host = ?1 AND sequence = ?4 AND life = ?5",
+            values![
+                host,
+                to.sequence,
+                to.life.as_str(),
+                from.sequence,
+                from.life.as_str()
+            ],
+        )
+        .await?;
+    if moved > 0 {
+        return Ok(());
+    }
+    if *from != HostPosition::default() {
+        return Err(StoreError::Stale);
+    }
+    let added = tx
+        .execute(
+            "INSERT INTO event_positions (host, sequence, life) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (host) DO NOTHING",
+            values![host, to.sequence, to.life.as_str()],
+        )
+        .await?;
+    match added {
+        0 => Err(StoreError::Stale),
+        _ => Ok(()),
     }
 }
 
@@ -206,7 +237,8 @@ impl Op for PutSetting {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         tx.execute(
-            "INSERT INTO settings VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            "INSERT INTO settings (name, value) VALUES (?1, ?2) \
+             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             values![self.0.as_str(), self.1.as_str()],
         )
         .await

@@ -20,7 +20,8 @@ pub async fn claim<T: Tx, I: FromStr + Display>(
     let Some(key) = key else { return Ok(None) };
     let claimed = tx
         .execute(
-            "INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+            "INSERT INTO idempotency (org, key, request_hash, sandbox, created_at) \
+             VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
             values![
                 org,
                 key.key.as_str(),

@@ -49,7 +49,7 @@ async fn charge<T: Tx>(
     let mb = if shared.is_empty() { mb } else { 0 };
     let inserted = tx
         .execute(
-            "INSERT INTO image_holds VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+            "INSERT INTO image_holds (org, image, held_disk_mb) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
             values![org, image, mb],
         )
         .await?;
@@ -80,7 +80,7 @@ impl Op for Grant {
             )
             .await?;
         tx.execute(
-            "INSERT INTO image_grants VALUES (?1, ?2, ?3) \
+            "INSERT INTO image_grants (org, name, image) VALUES (?1, ?2, ?3) \
              ON CONFLICT (org, name) DO UPDATE SET image = excluded.image",
             values![holder(&self.org), self.name.as_str(), &self.image],
         )

@@ -37,7 +37,8 @@ impl Op for Create {
         let (org, quota) = (&self.0, &self.0.quota);
         let inserted = tx
             .execute(
-                "INSERT INTO organisations VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, ?7) \
+                "INSERT INTO organisations (id, name, max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
+                 used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, ?7) \
                  ON CONFLICT DO NOTHING",
                 values![
                     &org.id,

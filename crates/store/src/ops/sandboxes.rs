@@ -65,7 +65,7 @@ fn record(row: &Row) -> Result<SandboxRecord, StoreError> {
 async fn put_labels<T: Tx>(tx: &mut T, record: &SandboxRecord) -> Result<(), StoreError> {
     for (label, value) in &record.spec.labels {
         tx.execute(
-            "INSERT INTO sandbox_labels VALUES (?1, ?2, ?3)",
+            "INSERT INTO sandbox_labels (sandbox, label, value) VALUES (?1, ?2, ?3)",
             values![&record.id, label.as_str(), value.as_str()],
         )
         .await?;

@@ -41,6 +41,14 @@ impl Op for Sweep {
                 values![keep.audit_before, ROWS_MAX],
             )
             .await?;
+        // Work that ended with its process, and that nobody took over.
+        removed += tx
+            .execute(
+                "DELETE FROM work WHERE id IN (SELECT id FROM builds WHERE finished_at IS NOT NULL) \
+                 OR id IN (SELECT id FROM snapshots WHERE object_copy <> 'uploading')",
+                &[],
+            )
+            .await?;
         removed += snapshots::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
         removed += volumes::bury(tx, keep.tombstones_before, ROWS_MAX).await?;
         Ok(removed + bury(tx, keep).await?)

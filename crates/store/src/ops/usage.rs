@@ -219,7 +219,8 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
     // A first sample starts from nothing: counters begin with the sandbox.
     let inserted = tx
         .execute(
-            "INSERT INTO usage_marks VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
+            "INSERT INTO usage_marks (sandbox, at, running, cpu_usec, memory_bytes, disk_bytes, egress_bytes, \
+             memory_rest, disk_rest) VALUES (?1, ?2, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING",
             values![sample.mark, at - 1],
         )
         .await?;
@@ -280,7 +281,8 @@ async fn apply<T: Tx>(tx: &mut T, sample: &Figures<'_>) -> Result<(), StoreError
         return Ok(());
     }
     tx.execute(
-        "INSERT INTO usage_hours VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
+        "INSERT INTO usage_hours (sandbox, hour, org, cpu_usec, memory_mib_ms, disk_mib_ms, egress_bytes, \
+         estimated_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
          ON CONFLICT (sandbox, hour) DO UPDATE SET \
          cpu_usec = usage_hours.cpu_usec + excluded.cpu_usec, \
          memory_mib_ms = usage_hours.memory_mib_ms + excluded.memory_mib_ms, \

@@ -332,7 +332,7 @@ pub async fn mount<T: Tx>(tx: &mut T, record: &SandboxRecord) -> Result<(), Stor
         }
         // One volume may be mounted at several places.
         tx.execute(
-            "INSERT INTO sandbox_volumes VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            "INSERT INTO sandbox_volumes (sandbox, volume) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             values![&record.id, &mount.volume],
         )
         .await?;

@@ -104,7 +104,9 @@ async fn records_changed_removed_moved_or_added_by_hand_are_named() {
 fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     let raw = Connection::open(path).unwrap();
     raw.execute_batch(&format!(
-        "DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
+        "DROP TABLE steady_axes; DROP TABLE work; \
+         ALTER TABLE schema_version DROP COLUMN compatible_from; \
+         DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
          DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; DROP TABLE secret_spend; \
          ALTER TABLE api_keys DROP COLUMN sandbox; DROP TABLE builds; DROP TABLE build_cache; \
          DROP INDEX snapshots_uploading; DROP INDEX snapshots_evictable; \

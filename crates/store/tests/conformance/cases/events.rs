@@ -3,9 +3,25 @@
 use std::sync::Arc;
 
 use cove_model::{EventKind, HostId, OrgId, SandboxId, State};
-use cove_store::{NewEvent, Store};
+use cove_store::{HostAdvance, NewEvent, Store, StoreError};
 
 use crate::rows::{at, host, org};
+
+fn advance(
+    host: &HostId,
+    from: cove_store::HostPosition,
+    to: cove_store::HostPosition,
+) -> Option<HostAdvance> {
+    Some(HostAdvance {
+        host: host.clone(),
+        from,
+        to,
+    })
+}
+
+fn nowhere() -> cove_store::HostPosition {
+    cove_store::HostPosition::default()
+}
 
 fn place(sequence: u64, life: &str) -> cove_store::HostPosition {
     cove_store::HostPosition {
@@ -71,17 +87,17 @@ pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
     let (one, two) = (SandboxId::random(), SandboxId::random());
     let told = [event(&ours, &one), event(&theirs, &two), event(&ours, &two)];
     let stored = store
-        .append_events(&told, Some((here.clone(), place(17, "a"))))
+        .append_events(&told, advance(&here, nowhere(), place(17, "a")))
         .await
         .unwrap();
     assert_eq!(position(&here).await, Some(place(17, "a")));
     assert_eq!(position(&there).await, None);
     store
-        .append_events(&[], Some((there.clone(), place(3, "z"))))
+        .append_events(&[], advance(&there, nowhere(), place(3, "z")))
         .await
         .unwrap();
     store
-        .append_events(&[], Some((here.clone(), place(19, "b c"))))
+        .append_events(&[], advance(&here, place(17, "a"), place(19, "b c")))
         .await
         .unwrap();
     assert_eq!(position(&here).await, Some(place(19, "b c")));
@@ -111,6 +127,57 @@ pub async fn positions_move_with_their_events(store: Arc<dyn Store>) {
             .len(),
         0
     );
+}
+
+/// A reader that stalls between reading and keeping, and wakes up after another one has read further.
+pub async fn a_reader_that_wakes_up_late_changes_nothing(store: Arc<dyn Store>) {
+    let (ours, here) = (org(&store, "ours").await, host());
+    let sandbox = SandboxId::random();
+    let told = [event(&ours, &sandbox), event(&ours, &sandbox)];
+    let keep = async |from, to| store.append_events(&told, advance(&here, from, to)).await;
+    let count = async || store.events(&ours, None, 0, 100).await.unwrap().len();
+    keep(nowhere(), place(2, "a")).await.unwrap();
+    let late = [
+        // It began before there was a position,
+        (nowhere(), place(2, "a")),
+        (nowhere(), place(1, "a")),
+        // before the position that another has reached,
+        (place(1, "a"), place(3, "a")),
+        // and with another start of the host's process.
+        (place(2, "z"), place(3, "z")),
+    ];
+    for (from, to) in late {
+        let refused = keep(from, to).await.unwrap_err();
+        assert!(matches!(refused, StoreError::Stale), "{refused}");
+    }
+    assert_eq!(count().await, 2);
+    assert_eq!(
+        store.event_bounds(&ours).await.unwrap(),
+        (Some(1), 2),
+        "no number was used"
+    );
+    // The host's process starts again and is read from its beginning.
+    keep(place(2, "a"), place(1, "b")).await.unwrap();
+    let refused = keep(place(2, "a"), place(4, "a")).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Stale), "{refused}");
+    assert_eq!(
+        store.host_position(&here).await.unwrap(),
+        Some(place(1, "b"))
+    );
+    // Of many at once from the same place, one keeps its events.
+    let readers: Vec<_> = (0..8)
+        .map(|_| {
+            let (store, here, told) = (Arc::clone(&store), here.clone(), told.clone());
+            let advance = advance(&here, place(1, "b"), place(3, "b"));
+            tokio::spawn(async move { store.append_events(&told, advance).await.is_ok() })
+        })
+        .collect();
+    let mut kept = 0;
+    for reader in readers {
+        kept += usize::from(reader.await.unwrap());
+    }
+    assert_eq!(kept, 1);
+    assert_eq!(count().await, 6);
 }
 
 pub async fn numbers_say_nothing_of_other_organisations(store: Arc<dyn Store>) {

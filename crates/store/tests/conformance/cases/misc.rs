@@ -359,6 +359,7 @@ pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>)
 pub async fn time_that_passed_never_goes_back(store: Arc<dyn Store>) {
     let read = |boot: &str, since_s: u64, date_s: i64| {
         let reading = cove_store::BootReading {
+            machine: "one".into(),
             at: at(date_s),
             boot_time: cove_model::BootTime {
                 boot: boot.into(),
@@ -385,4 +386,90 @@ pub async fn time_that_passed_never_goes_back(store: Arc<dyn Store>) {
     assert_eq!(read("b", 15, 9999).await, (130 * second, 120 * second));
     // And never less than nothing.
     assert_eq!(read("c", 1, 0).await, (130 * second, 130 * second));
+}
+
+/// Readings in seconds: `(machine, boot, since its boot, its date)`; answers where the axis is.
+async fn axis(store: &Arc<dyn Store>, machine: &str, boot: &str, since_s: i64, date_s: i64) -> i64 {
+    let reading = cove_store::BootReading {
+        machine: machine.into(),
+        at: at(date_s),
+        boot_time: cove_model::BootTime {
+            boot: boot.into(),
+            micros: u64::try_from(since_s).unwrap() * 1_000_000,
+        },
+    };
+    let axis = store.read_steady(&reading).await.unwrap();
+    (axis.offset_us + since_s * 1_000_000 - steady(0).micros()) / 1_000_000
+}
+
+pub async fn machines_whose_dates_differ_share_an_axis(store: Arc<dyn Store>) {
+    const HOUR: i64 = 3600;
+    // The second one's date is an hour ahead, a third one's an hour behind.
+    assert_eq!(axis(&store, "one", "a", 100, 0).await, 0);
+    assert_eq!(axis(&store, "two", "b", 7, HOUR).await, 0);
+    assert_eq!(axis(&store, "three", "c", 70_000, -HOUR).await, 0);
+    for passed in 1..200 {
+        for (machine, boot, began, date) in [
+            ("one", "a", 100, 0),
+            ("two", "b", 7, HOUR),
+            ("three", "c", 70_000, -HOUR),
+        ] {
+            let now = axis(
+                &store,
+                machine,
+                boot,
+                began + passed * 30,
+                date + passed * 30,
+            )
+            .await;
+            assert_eq!(now, passed * 30, "{machine}");
+        }
+    }
+    let now = 200 * 30;
+    assert_eq!(axis(&store, "one", "a", 100 + now, now).await, now);
+    // One starts again, with a date that jumped: it continues where the others are.
+    assert_eq!(axis(&store, "two", "d", 3, 9 * HOUR).await, now);
+    assert_eq!(
+        axis(&store, "one", "a", 100 + now + 30, now + 30).await,
+        now + 30
+    );
+    assert_eq!(axis(&store, "two", "d", 33, 9 * HOUR).await, now + 30);
+}
+
+pub async fn a_machine_that_was_away_continues_where_the_others_are(store: Arc<dyn Store>) {
+    const HOUR: i64 = 3600;
+    assert_eq!(axis(&store, "one", "a", 0, 0).await, 0);
+    // It hangs, and meanwhile another one starts: how long that was nobody there has counted.
+    assert_eq!(axis(&store, "two", "b", 0, 2 * HOUR).await, 0);
+    assert_eq!(axis(&store, "two", "b", 30, 2 * HOUR).await, 30);
+    assert_eq!(axis(&store, "one", "a", 2 * HOUR, 2 * HOUR).await, 30);
+    assert_eq!(axis(&store, "one", "a", 2 * HOUR + 60, 2 * HOUR).await, 90);
+    assert_eq!(axis(&store, "two", "b", 90, 2 * HOUR).await, 90);
+    // Where no other was there, its own date counts.
+    assert_eq!(axis(&store, "two", "b", 100, 3 * HOUR).await, 100);
+    assert_eq!(axis(&store, "two", "c", 5, 4 * HOUR).await, 100 + HOUR);
+}
+
+pub async fn work_belongs_to_the_process_that_took_it_last(store: Arc<dyn Store>) {
+    let work = async || store.work("bld_1").await.unwrap();
+    assert_eq!(work().await, None);
+    let stale = store.beat_work("bld_1", "a").await.unwrap_err();
+    assert!(matches!(stale, StoreError::Stale), "{stale}");
+    store.take_work("bld_1", "one", "a").await.unwrap();
+    for beats in 0..3 {
+        let found = work().await.unwrap();
+        assert_eq!(
+            (found.owner.as_str(), found.token.as_str(), found.beats),
+            ("one", "a", beats)
+        );
+        store.beat_work("bld_1", "a").await.unwrap();
+    }
+    store.take_work("bld_1", "two", "b").await.unwrap();
+    let stale = store.beat_work("bld_1", "a").await.unwrap_err();
+    assert!(matches!(stale, StoreError::Stale), "{stale}");
+    store.end_work("bld_1", "a").await.unwrap();
+    let found = work().await.unwrap();
+    assert_eq!((found.owner.as_str(), found.beats), ("two", 0));
+    store.end_work("bld_1", "b").await.unwrap();
+    assert_eq!(work().await, None);
 }
