@@ -28,7 +28,7 @@ const MAY_REACH: &[(&str, &[&str])] = &[
     ("unpack", &["confine"]),
     ("parser", &["confine", "model"]),
     ("embedded", &[]),
-    ("pool", &[]),
+    ("pool", &["model"]),
     ("criu", &["model"]),
     ("network", &["model"]),
     // The interface of a tier, with what a host gives to all of its tiers.

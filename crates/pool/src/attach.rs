@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -29,6 +29,13 @@ const MAX_DEFAULT_LOOP_BYTES: u64 = 8 << 40;
 
 const UNMOUNT_ATTEMPTS: u32 = 20;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(10);
+/// How long an unmount waits for children that are being started.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// mkfs looks at every mounted loop device of the host first, and fails when another process releases one meanwhile.
+const MKFS_DISTURBED: &str = "cannot check mount status";
+const MKFS_ATTEMPTS: u32 = 50;
+const MKFS_PAUSE: Duration = Duration::from_millis(20);
 
 /// How much of mkfs's complaints goes into the error.
 const MAX_MKFS_OUTPUT: usize = 2000;
@@ -157,22 +164,41 @@ fn mount_device(device: &LoopDevice, root: &Path, more: MountFlags) -> Result<()
 /// Unmounts `pool/`; the loop device goes with its last mount.
 pub(crate) fn detach_loop(layout: &Layout) -> Result<(), PoolError> {
     let root = layout.root();
-    for attempt in 1.. {
+    let deadline = Instant::now() + START_PATIENCE;
+    let mut attempts = 0;
+    loop {
         match unmount(&root, UnmountFlags::NOFOLLOW) {
-            Ok(()) => break,
-            // A child that another thread is just starting holds copies of our descriptors until it
-            // becomes another program, so "busy" is believed only when it lasts.
-            Err(Errno::BUSY) if attempt < UNMOUNT_ATTEMPTS => thread::sleep(UNMOUNT_PAUSE),
-            Err(Errno::BUSY) => {
-                return Err(PoolError::Busy {
-                    path: root,
-                    reason: "files in it are open or mounts in it remain",
-                });
-            }
+            Ok(()) => return Ok(()),
+            Err(Errno::BUSY) => {}
             Err(e) => return Err(PoolError::io("unmount", root, e)),
         }
+        // A child that another thread is just starting holds copies of our descriptors until it becomes another
+        // program, so "busy" is believed only when it lasts without one. On a loaded machine a start takes long.
+        if !is_starting_a_child() || Instant::now() > deadline {
+            attempts += 1;
+        }
+        if attempts >= UNMOUNT_ATTEMPTS {
+            return Err(PoolError::Busy {
+                path: root,
+                reason: "files in it are open or mounts in it remain",
+            });
+        }
+        thread::sleep(UNMOUNT_PAUSE);
     }
-    Ok(())
+}
+
+/// Whether a child of this process is still this program.
+fn is_starting_a_child() -> bool {
+    let Ok(ours) = fs::read_link("/proc/self/exe") else {
+        return false;
+    };
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten();
+    tasks.flatten().any(|task| {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.split_whitespace().any(|pid| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program == ours)
+        })
+    })
 }
 
 fn prepare_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
@@ -243,24 +269,34 @@ fn make_image(layout: &Layout, size: Option<u64>) -> Result<(), PoolError> {
         .open(&unfinished)
         .context("make", &unfinished)?;
     file.set_len(size).context("size", &unfinished)?;
-    // The host file keeps metadata as safe as the host's disk does, so one copy of it is enough.
-    let made = Command::new(mkfs)
-        .args(["-q", "-K", "-m", "single", "-d", "single", "-L", "cove"])
-        .arg(&unfinished)
-        .env_clear()
-        .stdin(Stdio::null())
-        .output()
-        .context("run mkfs.btrfs on", &unfinished)?;
-    if !made.status.success() {
-        let text = String::from_utf8_lossy(&made.stderr);
-        let output = text.trim().chars().take(MAX_MKFS_OUTPUT).collect();
-        return Err(PoolError::Mkfs { output });
+    let mut attempt = 0;
+    while let Err(complaint) = run_mkfs(&mkfs, &unfinished)? {
+        attempt += 1;
+        if !complaint.contains(MKFS_DISTURBED) || attempt >= MKFS_ATTEMPTS {
+            let output = complaint.chars().take(MAX_MKFS_OUTPUT).collect();
+            return Err(PoolError::Mkfs { output });
+        }
+        thread::sleep(MKFS_PAUSE);
     }
     file.sync_all().context("sync", &unfinished)?;
     let image = layout.image();
     fs::rename(&unfinished, &image).context("rename to", &image)?;
     let dir = File::open(&layout.dir).context("open", &layout.dir)?;
     dir.sync_all().context("sync", &layout.dir)
+}
+
+/// What it complains about when it fails.
+fn run_mkfs(mkfs: &Path, file: &Path) -> Result<Result<(), String>, PoolError> {
+    // The host file keeps metadata as safe as the host's disk does, so one copy of it is enough.
+    let made = Command::new(mkfs)
+        .args(["-q", "-K", "-m", "single", "-d", "single", "-L", "cove"])
+        .arg(file)
+        .env_clear()
+        .stdin(Stdio::null())
+        .output()
+        .context("run mkfs.btrfs on", file)?;
+    let complaint = || String::from_utf8_lossy(&made.stderr).trim().to_owned();
+    Ok(made.status.success().then_some(()).ok_or_else(complaint))
 }
 
 /// Looks for the mark of a first superblock, so that a file of something else is distinguished from a failed mount.

@@ -8,7 +8,6 @@
 mod copy;
 mod reaper;
 
-use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -266,9 +265,4 @@ fn is_marked(volume: &File) -> Result<bool, Errno> {
         }
     }
     Ok(false)
-}
-
-/// A path component as the system calls want it; our own names hold no NUL.
-fn c_name(name: &str) -> CString {
-    CString::new(name).expect("names made here hold no NUL")
 }

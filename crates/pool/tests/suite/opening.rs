@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use cove_pool::{Access, Backend, BackendChoice, Kind, Pool, PoolConfig, PoolError, Status};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -100,13 +101,42 @@ fn half_made_work_is_gone_after_a_crash(pool: &mut TestPool) {
         fs::create_dir_all(trash.join("0/etc")).unwrap();
     }
     pool.reopen();
-    assert_eq!(fs::read_dir(&old).unwrap().count(), 0);
-    wait_until("the trash is empty", || {
-        fs::read_dir(&trash).unwrap().count() == 0
-    });
+    assert_eq!(names_in(&old), [""; 0]);
+    wait_for_nothing_in(&trash);
     let report = pool.sweep(&|_| true);
-    assert_eq!(report.removed, [half]);
-    assert!(pool.list(Kind::Staging).unwrap().is_empty());
+    let context = format!("{report:?}, in the trash: {:?}", names_in(&trash));
+    assert_eq!(report.removed, [half], "{context}");
+    assert!(report.errors.is_empty(), "{context}");
+    let left = pool.list(Kind::Staging);
+    assert!(left.as_ref().unwrap().is_empty(), "{left:?}, {context}");
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    entries.map(|entry| name(entry.unwrap())).collect()
+}
+
+fn wait_for_nothing_in(folder: &Path) {
+    wait_until("the trash is empty", || names_in(folder).is_empty());
+}
+
+#[test]
+fn what_could_not_be_deleted_is_deleted_later_without_another_wake() {
+    let mut pool = TestPool::directory();
+    let trash = pool.root().join("trash");
+    pool.abandon();
+    let busy = trash.join("0/etc");
+    fs::create_dir_all(&busy).unwrap();
+    fs::create_dir_all(trash.join("1/etc")).unwrap();
+    mount("tmpfs", &busy, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
+    pool.reopen();
+    // One that resists does not keep the others.
+    wait_until("the other tree is gone", || names_in(&trash) == ["0"]);
+    let report = pool.sweep(&|_| true);
+    assert_eq!(report.errors.len(), 1, "{report:?}");
+    unmount(&busy, UnmountFlags::empty()).unwrap();
+    wait_for_nothing_in(&trash);
 }
 
 #[test]
