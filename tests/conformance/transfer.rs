@@ -174,6 +174,7 @@ async fn links_to_the_guests_own_files_give_a_user_nothing(world: Arc<World>) {
             .await
             .ok();
         let read = ReadFile {
+            root_links_only: false,
             path: "/home/user/link".into(),
             user: "user".into(),
             offset: 0,

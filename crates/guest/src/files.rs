@@ -23,6 +23,7 @@ mod identity;
 mod list;
 mod open;
 mod read;
+mod root_links;
 mod watch;
 mod write;
 

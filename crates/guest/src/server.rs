@@ -307,7 +307,9 @@ fn info(state: &State) -> Info {
 
 #[cfg(test)]
 mod tests {
-    use cove_protocol::message::{ArchiveIn, ListDir, MakeDir, SetAttributes, Start, WriteFile};
+    use cove_protocol::message::{
+        ArchiveIn, ListDir, MakeDir, ReadFile, SetAttributes, Start, WriteFile,
+    };
 
     use super::*;
 
@@ -339,6 +341,14 @@ mod tests {
             Request::WriteFile(WriteFile {
                 mode: Some(0o600),
                 ..WriteFile::default()
+            }),
+            Request::WriteFile(WriteFile {
+                root_links_only: true,
+                ..WriteFile::default()
+            }),
+            Request::ReadFile(ReadFile {
+                root_links_only: true,
+                ..ReadFile::default()
             }),
             Request::MakeDir(MakeDir {
                 mode: Some(0o700),

@@ -531,6 +531,9 @@ pub struct ReadFile {
     /// 0: to the end.
     #[prost(uint64, tag = "4")]
     pub length: u64,
+    /// As for [`WriteFile`].
+    #[prost(bool, tag = "5")]
+    pub root_links_only: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -556,6 +559,10 @@ pub struct WriteFile {
     /// Flush to the disk before answering.
     #[prost(bool, tag = "8")]
     pub sync: bool,
+    /// Follow only links that nobody but root can have placed, and refuse the others. For paths below which another
+    /// user may write, when root reads or writes there for a caller.
+    #[prost(bool, tag = "9")]
+    pub root_links_only: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -22,6 +22,8 @@ pub const KILL_ON_DISCONNECT: Feature = Feature::new("kill-on-disconnect");
 pub const OUTPUT_LIMIT: Feature = Feature::new("output-limit");
 /// Give files the owner and mode that were asked for, from their first moment.
 pub const FILE_MODE: Feature = Feature::new("file-mode");
+/// Refuse links that somebody else than root may have placed.
+pub const ROOT_LINKS_ONLY: Feature = Feature::new("root-links-only");
 
 /// What guests of version 1 can do, although they do not say so.
 pub const BASELINE: &[Feature] = &[
@@ -32,7 +34,14 @@ pub const BASELINE: &[Feature] = &[
     FILE_MODE,
 ];
 /// What the guest of this build can do.
-pub const FEATURES: &[Feature] = BASELINE;
+pub const FEATURES: &[Feature] = &[
+    ACT_AS_USER,
+    TIMEOUT,
+    KILL_ON_DISCONNECT,
+    OUTPUT_LIMIT,
+    FILE_MODE,
+    ROOT_LINKS_ONLY,
+];
 
 pub const SIDE: Side = Side {
     wire: "guest",
@@ -68,20 +77,27 @@ impl Request {
             Self::ReadFile(ReadFile {
                 user,
                 path: _,
+                root_links_only,
                 offset: _,
                 length: _,
-            }) => user,
+            }) => {
+                needs.add_if(*root_links_only, ROOT_LINKS_ONLY);
+                user
+            }
             Self::WriteFile(WriteFile {
                 user,
                 mode,
                 owner,
+                root_links_only,
                 path: _,
                 parents: _,
                 at: _,
                 append: _,
                 sync: _,
             }) => {
-                needs.add_if(mode.is_some() || !owner.is_empty(), FILE_MODE);
+                needs
+                    .add_if(mode.is_some() || !owner.is_empty(), FILE_MODE)
+                    .add_if(*root_links_only, ROOT_LINKS_ONLY);
                 user
             }
             Self::Stat(PathRequest {

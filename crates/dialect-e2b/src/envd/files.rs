@@ -186,6 +186,7 @@ async fn send(door: Door, which: Which) -> Result<Response, Refusal> {
     let user = acting(&access, which.username.as_deref())?;
     let path = resolve(&access, &user, path_of(&which)?).await?;
     let request = message::ReadFile {
+        root_links_only: false,
         path: path.clone(),
         user,
         offset: 0,
@@ -303,6 +304,7 @@ impl Incoming {
             return Err(Refusal::invalid("the path is a directory"));
         }
         let request = message::WriteFile {
+            root_links_only: false,
             path: path.clone(),
             user,
             mode: None,

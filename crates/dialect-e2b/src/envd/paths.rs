@@ -39,6 +39,7 @@ async fn home(access: &GuestAccess, user: &str) -> Result<String, Refusal> {
         return Ok("/root".to_owned());
     }
     let request = ReadFile {
+        root_links_only: false,
         path: "/etc/passwd".to_owned(),
         user: String::new(),
         offset: 0,

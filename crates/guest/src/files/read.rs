@@ -7,13 +7,16 @@ use cove_protocol::message::{ReadFile, ReplyKind};
 
 use super::conn::Conn;
 use super::identity::{Identity, Names};
-use super::{absolute, list, open};
+use super::{absolute, list, open, root_links};
 use crate::call::Ended;
 use crate::failure::Doing;
 
 pub fn serve(conn: &mut Conn, who: &Identity, request: &ReadFile) -> Result<(), Ended> {
     let path = absolute(&request.path)?;
-    let (file, _) = open::regular(path, who)?;
+    let file = match request.root_links_only {
+        true => root_links::Place::find(path, false)?.read()?,
+        false => open::regular(path, who)?.0,
+    };
     let metadata = file.metadata().doing(&request.path)?;
     let info = list::describe(path, &metadata, &mut Names::new(who));
     conn.reply(ReplyKind::File(info))?;

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::conn::{Chunk, Conn};
 use super::identity::Identity;
+use super::root_links::Place;
 use super::{absolute, change, open};
 use crate::call::Ended;
 use crate::failure::{Doing, Failure, Result};
@@ -54,6 +55,8 @@ struct Target {
     mode: Option<u32>,
     owner: (Option<u32>, Option<u32>),
     sync: bool,
+    /// Never write into an existing file.
+    replace_only: bool,
 }
 
 impl Target {
@@ -68,27 +71,41 @@ impl Target {
             "" => (None, None),
             owner => who.databases.owner(owner)?,
         };
-        if request.parents {
-            change::make_parents(path)?;
-        }
-        let path = follow_link(path)?;
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::new(
-                ErrorCode::IsADirectory,
-                format!("{shown} is a directory"),
+        let in_place = request.at.is_some() || request.append;
+        if in_place && request.root_links_only {
+            return Err(Failure::invalid(
+                "with root_links_only a file can only be replaced",
             ));
+        }
+        let (directory, name) = match request.root_links_only {
+            true => {
+                let place = Place::find(path, request.parents)?;
+                (place.directory, place.name)
+            }
+            false => {
+                if request.parents {
+                    change::make_parents(path)?;
+                }
+                directory_of(path, shown)?
+            }
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(parent, flags, Mode::empty()).doing(shown)?;
+        let name = name.as_os_str();
         let existing = open::stat_at(&directory, name).doing(shown)?;
         if let Some(stat) = &existing {
             open::check_regular(stat, shown)?;
         }
-        let mut target = if request.at.is_some() || request.append {
+        let mut target = if in_place {
             Self::in_place(directory, name, request.append, shown)?
         } else {
             match Self::atomic(directory, name, existing.as_ref()).doing(shown)? {
                 Ok(target) => target,
+                // The existing file may have another name, which is not to be written to.
+                Err(_) if request.root_links_only => {
+                    return Err(Failure::new(
+                        ErrorCode::PermissionDenied,
+                        format!("{shown} cannot be replaced in its directory"),
+                    ));
+                }
                 Err(directory) => {
                     let target = Self::in_place(directory, name, false, shown)?;
                     target.file.set_len(0).doing(shown)?;
@@ -101,6 +118,7 @@ impl Target {
             target.file.seek(io::SeekFrom::Start(at)).doing(shown)?;
         }
         target.sync = request.sync;
+        target.replace_only = request.root_links_only;
         target.mode = mode.or(target.mode);
         if owner != (None, None) {
             target.owner = owner;
@@ -130,6 +148,7 @@ impl Target {
             mode: None,
             owner: (None, None),
             sync: false,
+            replace_only: false,
         })
     }
 
@@ -168,6 +187,7 @@ impl Target {
             mode: Some(FILE_MODE),
             owner: (None, None),
             sync: false,
+            replace_only: false,
         };
         if let Some(stat) = existing {
             target.mode = Some(stat.st_mode & 0o7777);
@@ -196,7 +216,7 @@ impl Target {
             match rustix::fs::renameat(&self.directory, temporary, &self.directory, &self.name) {
                 Ok(()) => self.temporary = None,
                 // Something is mounted on the very file; its contents can still be replaced.
-                Err(Errno::BUSY) => self.copy_over()?,
+                Err(Errno::BUSY) if !self.replace_only => self.copy_over()?,
                 Err(errno) => return Err(errno.into()),
             }
             if self.sync {
@@ -240,6 +260,19 @@ fn set_owner(file: &File, (uid, gid): (Option<u32>, Option<u32>)) -> rustix::io:
         return Ok(());
     }
     rustix::fs::fchown(file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))
+}
+
+fn directory_of(path: &Path, shown: &str) -> Result<(OwnedFd, OsString)> {
+    let path = follow_link(path)?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Failure::new(
+            ErrorCode::IsADirectory,
+            format!("{shown} is a directory"),
+        ));
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(parent, flags, Mode::empty()).doing(shown)?;
+    Ok((directory, name.to_owned()))
 }
 
 /// Where a symlink leads, so that what it points to is replaced and not the link.

@@ -478,3 +478,84 @@ async fn attributes_are_changed_by_those_who_may() {
     let unknown = guest.set_attributes(set("", None, "no-such-user")).await;
     assert_eq!(code(unknown), ErrorCode::NoSuchUser);
 }
+
+/// Root writes for a caller into a directory of another user, who has put something in the way.
+#[tokio::test]
+async fn root_is_not_led_astray_below_directories_of_other_users() {
+    let guest = TestGuest::start().await;
+    // Not below /tmp, where nothing counts as root's.
+    let base = tempfile::tempdir_in("/var/lib").unwrap();
+    set_mode(base.path(), 0o755);
+    let at = |name: &str| base.path().join(name);
+    let shadow = at("shadow");
+    let untouched = || {
+        let meta = std::fs::metadata(&shadow).unwrap();
+        assert_eq!(std::fs::read_to_string(&shadow).unwrap(), "root:x");
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600));
+    };
+    std::fs::write(&shadow, "root:x").unwrap();
+    set_mode(&shadow, 0o600);
+    std::fs::create_dir(at("etc")).unwrap();
+    std::fs::create_dir(at("home")).unwrap();
+    std::os::unix::fs::chown(at("home"), Some(1000), Some(1000)).unwrap();
+    std::fs::create_dir(at("home/backup")).unwrap();
+    for (link, target) in [
+        ("home/key", "../shadow"),
+        ("home/dir", "../etc"),
+        ("home/dangling", "../etc/new"),
+        ("home/backup/key", "../../shadow"),
+        ("links", "etc"),
+        ("etc/bundle", "real"),
+    ] {
+        std::os::unix::fs::symlink(target, at(link)).unwrap();
+    }
+    std::fs::hard_link(&shadow, at("home/second")).unwrap();
+    let secret = |name: &str| WriteFile {
+        mode: Some(0o600),
+        owner: "1000".to_owned(),
+        parents: true,
+        root_links_only: true,
+        ..to(at(name).to_str().unwrap())
+    };
+    let careful = |name: &str| ReadFile {
+        root_links_only: true,
+        ..whole(at(name).to_str().unwrap())
+    };
+    for name in [
+        "home/key",
+        "home/dir/new",
+        "home/dir/deep/new",
+        "home/dangling",
+        // Root's own link and directory, but the other user may have moved them here.
+        "home/backup/key",
+        "home/second",
+        "home/backup/../key2",
+    ] {
+        let refused = write(&guest, secret(name), "taken").await;
+        assert_eq!(code(refused), ErrorCode::PermissionDenied, "{name}");
+        let refused = read(&guest, careful(name)).await;
+        assert_eq!(code(refused), ErrorCode::PermissionDenied, "{name}");
+        untouched();
+    }
+    assert_eq!(std::fs::read_dir(at("etc")).unwrap().count(), 1);
+    // Plain files and new directories there, and links of root elsewhere, work.
+    for name in ["home/plain", "home/new/deep/key", "links/bundle"] {
+        for text in ["one", "two"] {
+            write(&guest, secret(name), text).await.unwrap();
+            assert_eq!(read(&guest, careful(name)).await.unwrap(), text.as_bytes());
+        }
+        let meta = std::fs::metadata(at(name)).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (1000, 0o600));
+    }
+    assert!(at("etc/bundle").is_symlink() && at("etc/real").is_file());
+    let missing = read(&guest, careful("home/none")).await;
+    assert_eq!(code(missing), ErrorCode::NotFound);
+    let directory = write(&guest, secret("etc"), "x").await;
+    assert_eq!(code(directory), ErrorCode::IsADirectory);
+    let appended = WriteFile {
+        append: true,
+        ..secret("home/plain")
+    };
+    assert_eq!(code(write(&guest, appended, "x").await), ErrorCode::Invalid);
+    untouched();
+}

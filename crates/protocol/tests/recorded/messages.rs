@@ -89,6 +89,7 @@ pub fn opens() -> Vec<(&'static str, Open)> {
                 user: user.clone(),
                 offset: 5,
                 length: 100,
+                ..ReadFile::default()
             })),
         ),
         (
@@ -102,6 +103,7 @@ pub fn opens() -> Vec<(&'static str, Open)> {
                 at: Some(7),
                 append: true,
                 sync: true,
+                ..WriteFile::default()
             })),
         ),
         (

@@ -124,6 +124,7 @@ pub async fn read_at(
         }
     };
     let request = message::ReadFile {
+        root_links_only: false,
         path,
         user,
         offset,
@@ -292,6 +293,7 @@ pub async fn write_at(
     let access = place.reach(&app, &caller, GuestAction::FileWrite).await?;
     access.check_inside(&path).await?;
     let request = message::WriteFile {
+        root_links_only: false,
         path,
         user: access.user(query.user)?,
         mode,
