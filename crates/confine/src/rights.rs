@@ -82,6 +82,16 @@ pub fn forbid_new_rights() -> io::Result<()> {
     )?)
 }
 
+/// Keeps what the process has in memory, and will have, out of swap. As much is counted as it can map, so its address
+/// space must be limited first; pages are taken as they are used. Must be called while it is root.
+pub fn lock_memory(max: u64) -> io::Result<()> {
+    limit_resources(&[(Resource::Memlock, Some(max))])?;
+    // SAFETY: it takes flags only, and changes no memory.
+    check(i64::from(unsafe {
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT)
+    }))
+}
+
 /// Sets both halves of each limit; `None` is no limit.
 pub fn limit_resources(limits: &[(Resource, Option<u64>)]) -> io::Result<()> {
     for &(resource, limit) in limits {

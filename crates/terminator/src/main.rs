@@ -94,6 +94,13 @@ fn run() -> io::Result<()> {
         (Resource::Core, Some(0)),
         (Resource::Fsize, Some(1 << 20)),
     ])?;
+    if let Err(error) = rights::lock_memory(MAX_ADDRESS_SPACE) {
+        // It works all the same, so the host's owner decides: SECURITY.md says what this means.
+        let _ = writeln!(
+            io::stderr(),
+            "cove-terminator: cannot lock memory; values of secrets can reach swap: {error}"
+        );
+    }
     rustix::process::chdir("/")?;
     rights::become_nobody(start.uid, start.gid)?;
     rustix::thread::set_name(c"cove-terminator")?;

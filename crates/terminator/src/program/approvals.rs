@@ -19,6 +19,8 @@ use crate::call::{ASKED_MAX, Asked, Decided};
 /// A version of a secret.
 pub type Key = (SecretId, u64);
 
+/// A sandbox may have this part of the entries that are left.
+const SHARES: usize = 16;
 const KEPT: Duration = Duration::from_secs(APPROVAL_KEPT_S);
 
 /// What a request would do.
@@ -156,7 +158,7 @@ impl Approvals {
             .values()
             .filter(|it| it.state == ApprovalState::Pending);
         let theirs = pending.filter(|it| it.sandbox == *sandbox).count();
-        if theirs >= APPROVALS_PENDING_MAX || self.0.len() >= APPROVALS_MAX {
+        if theirs >= APPROVALS_PENDING_MAX || !self.make_room(sandbox) {
             return Err(Refusal::TooManyAsked);
         }
         let mut entry = Entry {
@@ -176,6 +178,28 @@ impl Approvals {
         let id = ApprovalId::of(u128::from_le_bytes(bits));
         self.0.insert(id.clone(), entry);
         Ok(id)
+    }
+
+    /// What a sandbox may have shrinks as the list fills, so that some sandboxes together do not keep out another
+    /// one of their organisation: those that have none can ask until the list is full of one each. What is approved
+    /// does not count: a person has done that. What was denied makes room for what is asked now.
+    fn make_room(&mut self, sandbox: &SandboxId) -> bool {
+        let open = |it: &&Entry| {
+            matches!(it.state, ApprovalState::Pending | ApprovalState::Denied)
+                && it.sandbox == *sandbox
+        };
+        let left = APPROVALS_MAX.saturating_sub(self.0.len());
+        let theirs = self.0.values().filter(open).count();
+        if left > 0 && theirs < (left / SHARES).max(1) {
+            return true;
+        }
+        let denied = self.0.iter().filter(|(_, it)| {
+            it.sandbox == *sandbox && it.state == ApprovalState::Denied && it.waiting == 0
+        });
+        let oldest = denied
+            .min_by_key(|(_, it)| it.until)
+            .map(|(id, _)| id.clone());
+        oldest.is_some_and(|id| self.0.remove(&id).is_some())
     }
 
     /// `false` when as many requests of the sandbox are held as may be.
@@ -426,5 +450,39 @@ mod tests {
         assert_eq!(approvals.list(None).len(), 1);
         approvals.keep_secrets(|_| false);
         assert!(approvals.list(None).is_empty());
+    }
+
+    #[test]
+    fn many_sandboxes_that_ask_all_they_can_keep_nobody_else_out() {
+        let (mut approvals, of) = (Approvals::default(), asking());
+        let greedy: Vec<_> = (0..APPROVALS_MAX / APPROVALS_PENDING_MAX)
+            .map(|_| SandboxId::random())
+            .collect();
+        let secrets = std::slice::from_ref(&of);
+        let flood = |approvals: &mut Approvals| {
+            for number in 0..APPROVALS_PENDING_MAX {
+                for sandbox in &greedy {
+                    let request = wanted(&format!("/{number}"), b"");
+                    let _ = approvals.permit(sandbox, secrets, &request);
+                }
+            }
+        };
+        flood(&mut approvals);
+        let modest: Vec<_> = (0..32).map(|_| SandboxId::random()).collect();
+        for sandbox in &modest {
+            asked(&mut approvals, sandbox, &of, &wanted("/once", b""));
+        }
+        // Nor do they when a person denies what they ask.
+        for _ in 0..10 {
+            let ids: Vec<_> = approvals.0.keys().cloned().collect();
+            for id in ids {
+                approvals.decide(&id, Decision::Deny);
+            }
+            flood(&mut approvals);
+        }
+        asked(&mut approvals, &SandboxId::random(), &of, &wanted("/", b""));
+        // What is denied does not keep its own sandbox from asking.
+        asked(&mut approvals, &modest[0], &of, &wanted("/new", b""));
+        assert!(approvals.0.len() <= APPROVALS_MAX);
     }
 }

@@ -45,12 +45,14 @@ use crate::call::is_shown_whole;
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const H2: &[u8] = b"h2";
-/// What one connection may hold in memory: heads, windows and buffers.
+/// What one connection may hold in memory: heads, windows and buffers. A stream can fill its buffer on both sides, so
+/// the connections of one sandbox with HTTP/2 hold about 100 MiB of the process's 1 GiB, and the others less.
 const HEAD_BYTES_MAX: usize = 128 * 1024;
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
-const SEND_BUFFER: usize = 64 * 1024;
+const SEND_BUFFER: usize = 32 * 1024;
 const STREAMS_MAX: u32 = 100;
+const HEADERS_MAX: u32 = 16 * 1024;
 
 pub type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
@@ -206,10 +208,18 @@ async fn terminate(
     if hello.server_name() != Some(route.host.as_str()) {
         return Err(io::Error::other("the hello names another host"));
     }
-    let offered: Vec<Vec<u8>> = hello
+    let mut offered: Vec<Vec<u8>> = hello
         .alpn()
         .map(|names| names.map(<[u8]>::to_vec).collect())
         .unwrap_or_default();
+    if offered.iter().any(|it| it == H2) && !connection.may_multiplex() {
+        offered.retain(|it| it != H2);
+        if offered.is_empty() {
+            return Err(io::Error::other(
+                "the sandbox has too many connections with HTTP/2",
+            ));
+        }
+    }
     let config = certificates.client(offered.iter().map(Vec::as_slice));
     let name = ServerName::try_from(route.host.to_string()).map_err(io::Error::other)?;
     // The server first: what it chooses is what the client is offered.
@@ -221,6 +231,7 @@ async fn terminate(
         .await
         .map_err(late)??;
     let both_h2 = protocol.as_deref() == Some(H2);
+    connection.speaks(both_h2);
     let tasks = Tasks::default();
     let _ending = Ending(tasks.clone());
     let (sender, driver) = open(TokioIo::new(server), both_h2, &tasks).await?;
@@ -246,6 +257,7 @@ async fn terminate(
                     .initial_stream_window_size(STREAM_WINDOW)
                     .initial_connection_window_size(CONNECTION_WINDOW)
                     .max_send_buf_size(SEND_BUFFER)
+                    .max_header_list_size(HEADERS_MAX)
                     .max_concurrent_streams(STREAMS_MAX)
                     .serve_connection(client, service)
                     .await
@@ -309,6 +321,7 @@ where
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_send_buf_size(SEND_BUFFER)
+                .max_header_list_size(HEADERS_MAX)
                 .handshake(server)
                 .await;
             let (sender, connection) = shaken.map_err(io::Error::other)?;

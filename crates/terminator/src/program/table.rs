@@ -26,6 +26,10 @@ use crate::call::{
 /// Connections of one sandbox at once. What each holds in memory is bounded; a sandbox gets a small part of all.
 const CONNECTIONS_PER_SANDBOX_MAX: usize = 256;
 
+/// Those of them that speak HTTP/2. Each of its streams has buffers of its own, so that one such connection can hold
+/// what fifty others can. The next ones speak HTTP/1.1.
+pub(super) const HTTP_2_PER_SANDBOX_MAX: usize = 16;
+
 /// Bytes of bodies that are held for all sandboxes, and for one of them.
 const HELD_MAX: usize = 128 << 20;
 const HELD_PER_SANDBOX_MAX: usize = 32 << 20;
@@ -186,6 +190,8 @@ struct State {
 
 struct Live {
     sandbox: SandboxId,
+    /// It speaks HTTP/2, or may still choose to.
+    many: bool,
     used: HashSet<(SecretId, u64)>,
     cut: Arc<Notify>,
 }
@@ -370,6 +376,7 @@ impl Table {
         let cut = Arc::new(Notify::new());
         let live = Live {
             sandbox: sandbox.clone(),
+            many: false,
             used: HashSet::new(),
             cut: cut.clone(),
         };
@@ -455,6 +462,25 @@ impl Connection {
             }
         }
         usable
+    }
+
+    /// Whether this connection may speak HTTP/2. It counts as one that does until [`Self::speaks`] says otherwise.
+    pub fn may_multiplex(&self) -> bool {
+        let mut state = self.table.state.lock();
+        let others = state.live.values();
+        let others = others.filter(|live| live.many && live.sandbox == self.sandbox);
+        let may = others.count() < HTTP_2_PER_SANDBOX_MAX;
+        if let Some(live) = state.live.get_mut(&self.id) {
+            live.many = may;
+        }
+        may
+    }
+
+    /// What the two sides have agreed on.
+    pub fn speaks(&self, many: bool) {
+        if let Some(live) = self.table.state.lock().live.get_mut(&self.id) {
+            live.many = many;
+        }
     }
 
     /// Made once for a connection: the same secrets are looked for in all of its answers. `None` when they cannot
