@@ -215,7 +215,13 @@ fn what_runs_as_root_links_nothing_that_reads_tls_http_or_archives() {
 /// so that it holds neither the gateway's readers of packets nor the decoders of archives.
 #[test]
 fn what_runs_as_root_holds_the_handles_of_confined_programs_alone() {
-    let programs = ["cove-fetcher", "cove-gateway", "cove-parser", "cove-unpack"];
+    let programs = [
+        "cove-fetcher",
+        "cove-gateway",
+        "cove-parser",
+        "cove-terminator",
+        "cove-unpack",
+    ];
     let features = |package: &str, more: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args(["tree", "--offline", "--locked", "--package", package])

@@ -134,27 +134,48 @@ fn parts(body: &[u8]) -> Option<(u32, &[u8])> {
     Some((link, attribute(body, PACKET_BYTES)?))
 }
 
-/// Reads an IPv4 header, and the port behind it where there is one.
+const HEADER_BYTES: usize = 20;
+
+/// Reads fields at fixed places: no length and no offset comes from the packet. So the port of a packet with
+/// options in its header is not known.
 fn parse(index: u32, packet: &[u8]) -> Option<Denial> {
-    let first = *packet.first()?;
+    const PLAIN: u8 = 4 << 4 | (HEADER_BYTES / 4) as u8;
+    let (header, rest) = packet.split_first_chunk::<HEADER_BYTES>()?;
+    let [
+        first,
+        _,
+        _,
+        _,
+        _,
+        _,
+        f1,
+        f0,
+        _,
+        protocol,
+        _,
+        _,
+        s3,
+        s2,
+        s1,
+        s0,
+        t3,
+        t2,
+        t1,
+        t0,
+    ] = *header;
     if first >> 4 != 4 {
         return None;
     }
-    let header = usize::from(first & 0xf) * 4;
-    let address = |at: usize| -> Option<Ipv4Addr> {
-        Some(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?.into())
+    let is_first = u16::from_be_bytes([f1, f0]) & 0x1fff == 0;
+    let has_ports = first == PLAIN && is_first && matches!(protocol, 6 | 17);
+    let port = match rest.first_chunk() {
+        Some(&[_, _, p1, p0]) if has_ports => Some(u16::from_be_bytes([p1, p0])),
+        _ => None,
     };
-    let protocol = *packet.get(9)?;
-    let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) & 0x1fff;
-    let has_ports = matches!(protocol, 6 | 17) && fragment == 0;
-    let port = packet
-        .get(header + 2..header + 4)
-        .filter(|_| has_ports)
-        .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     Some(Denial {
         index,
-        source: address(12)?,
-        to: address(16)?,
+        source: Ipv4Addr::new(s3, s2, s1, s0),
+        to: Ipv4Addr::new(t3, t2, t1, t0),
         protocol,
         port,
     })
@@ -183,5 +204,58 @@ mod tests {
         assert_eq!(parse(7, &packet).unwrap().port, None);
         packet[0] = 0x65;
         assert_eq!(parse(7, &packet), None);
+        // What options say of lengths is not believed.
+        (packet[0], packet[7]) = (0x4f, 0);
+        assert_eq!(parse(7, &packet).unwrap().port, None);
+    }
+
+    #[test]
+    fn random_bytes_are_refused_or_read_at_fixed_places() {
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random as u8
+        };
+        let mut ports = 0;
+        for round in 0..200_000_usize {
+            let length = round % (LOGGED_BYTES as usize + 8);
+            let mut packet: Vec<u8> = (0..length).map(|_| next()).collect();
+            if round % 2 == 0 && length >= HEADER_BYTES {
+                // One in which ports may be read: everything else stays random.
+                packet[0] = 0x45;
+                packet[6..8].fill(0);
+                packet[9] = 6;
+            }
+            let Some(denial) = parse(7, &packet) else {
+                assert!(packet.len() < HEADER_BYTES || packet[0] >> 4 != 4);
+                continue;
+            };
+            assert_eq!(denial.to.octets(), packet[16..20]);
+            assert_eq!(denial.source.octets(), packet[12..16]);
+            assert_eq!(denial.protocol, packet[9]);
+            if let Some(port) = denial.port {
+                assert_eq!(port.to_be_bytes(), packet[22..24]);
+                ports += 1;
+            }
+        }
+        assert!(ports > 0);
+    }
+
+    #[test]
+    fn random_netlink_attributes_are_read_without_harm() {
+        let mut random = 1_u64;
+        for round in 0..100_000_usize {
+            let body: Vec<u8> = (0..round % 64)
+                .map(|_| {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    (random >> 40) as u8 & 15
+                })
+                .collect();
+            let _ = parts(&body).and_then(|(_, packet)| parse(7, packet));
+        }
     }
 }

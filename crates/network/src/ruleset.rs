@@ -40,8 +40,8 @@ const REFUSE: &str = "refuse";
 const LOGGED_PER_SECOND: u64 = 20;
 const LOGGED_AT_ONCE: u32 = 40;
 const LOGGED_FORGOTTEN_S: u64 = 60;
-/// Enough of a refused packet to tell where it was going.
-pub const LOGGED_BYTES: u32 = 96;
+/// What the kernel copies of a refused packet: an IPv4 header without options, and the two ports behind it.
+pub const LOGGED_BYTES: u32 = 24;
 /// Connections one sandbox may have at a time; the host's table of connections is everybody's.
 pub const CONNECTIONS_MAX: u32 = 8192;
 
