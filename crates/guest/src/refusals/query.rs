@@ -108,6 +108,60 @@ mod tests {
     }
 
     #[test]
+    fn damaged_queries_are_refused_as_a_library_reads_them() {
+        use hickory_proto::op::{Message, MessageType, ResponseCode};
+
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |bound: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % bound as u64) as usize
+        };
+        let (mut answered, mut read) = (0, 0);
+        for round in 0..50_000 {
+            let labels: [&[u8]; 3] = [b"a-1", b"PyPI", b"example"];
+            let mut query = match round % 2 {
+                0 => asking(&labels[below(3)..]),
+                _ => extended(&labels[below(3)..]),
+            };
+            for _ in 0..below(4) {
+                let at = below(query.len());
+                match below(3) {
+                    0 => query[at] = below(256) as u8,
+                    1 => query.truncate(at.max(1)),
+                    _ => query.insert(at, below(256) as u8),
+                }
+            }
+            let Some((_, answer)) = refused(&query) else {
+                continue;
+            };
+            answered += 1;
+            assert!(
+                answer.len() <= query.len(),
+                "no answer is longer than its query"
+            );
+            let Ok(message) = Message::from_vec(&answer) else {
+                continue;
+            };
+            read += 1;
+            assert_eq!(message.metadata.id.to_be_bytes(), query[..2]);
+            assert_eq!(message.metadata.message_type, MessageType::Response);
+            assert_eq!(message.metadata.response_code, ResponseCode::Refused);
+            assert_eq!(message.queries.len(), 1);
+            assert!(message.answers.is_empty() && message.additionals.is_empty());
+            // What the library reads of the query itself, where it can, is what was answered.
+            if let Ok(asked) = Message::from_vec(&query) {
+                assert_eq!(asked.queries, message.queries);
+            }
+        }
+        assert!(
+            answered > 10_000 && read * 10 > answered * 9,
+            "{read} of {answered}"
+        );
+    }
+
+    #[test]
     fn names_are_hostile_text() {
         let (name, _) = refused(&asking(&[b"a\x1b[2J\n.\"\\\xff", b"x"])).unwrap();
         assert_eq!(
