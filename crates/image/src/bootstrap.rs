@@ -59,10 +59,11 @@ pub enum BootstrapError {
     UnknownHost { reason: String },
     #[error("no apt source on this host offers the suite {suite}")]
     NoSources { suite: String },
-    #[error("neither mmdebstrap nor debootstrap is installed")]
+    /// debootstrap would have to unpack and run packages as the host's root.
+    #[error("mmdebstrap is not installed; install it, or pull an image from a registry")]
     NoTool,
-    #[error("{tool} failed: {output}")]
-    Failed { tool: &'static str, output: String },
+    #[error("mmdebstrap failed: {output}")]
+    Failed { output: String },
     #[error("the build took longer than {seconds} s")]
     Deadline { seconds: u64 },
     #[error("'{word}' cannot be {what}")]

@@ -4,7 +4,6 @@
 //! count. `<key>.lock` is held while looking, building and opening. The build runs in its own pid
 //! and mount namespace, so that its end, also by being killed, takes every process and every mount
 //! of it along; mmdebstrap runs in a user namespace besides (`enter.sh`), as ids that own nothing on the host.
-//! debootstrap, the other tool, makes device nodes and needs the host's root for that.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -22,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::time::Instant;
 
-use super::recipe::{self, Recipe, Tool};
+use super::recipe::{self, Recipe};
 use super::sources::Host;
 use super::{BootstrapError, Stage};
 use crate::error::ImageError;
@@ -158,15 +157,14 @@ async fn build(
     (tar, note): (&Path, &Path),
     report: &Report,
 ) -> Result<(), ImageError> {
-    let tool = Tool::find().ok_or(BootstrapError::NoTool)?;
+    if !recipe::is_tool_installed() {
+        return Err(BootstrapError::NoTool.into());
+    }
     // A fixed name, so that what a crash left is found and removed by the next build.
     let work = Work(tar.with_file_name(format!("{key}{BUILD_SUFFIX}")));
     work.clear();
-    let place = match tool {
-        Tool::Mmdebstrap => Path::new(INSIDE),
-        Tool::Debootstrap => &work.0,
-    };
-    let script = recipe::build_script(tool, recipe, host, debian_arch(), &proxies().await, place);
+    let place = Path::new(INSIDE);
+    let script = recipe::build_script(recipe, host, debian_arch(), &proxies().await, place);
     // Programs of the image that drop privileges while being set up must get through.
     let made = fs::DirBuilder::new().mode(0o755).create(&work.0);
     made.map_err(ImageError::file("creating", &work.0))?;
@@ -180,7 +178,7 @@ async fn build(
         let path = work.0.join(name);
         fs::write(&path, text).map_err(ImageError::file("writing", path))?;
     }
-    run(tool, &work.0, uid_base, report).await?;
+    run(&work.0, uid_base, report).await?;
     report.send(Progress::Bootstrapping {
         stage: Stage::Packing,
         percent: 97,
@@ -246,19 +244,10 @@ impl Drop for Work {
     }
 }
 
-async fn run(tool: Tool, work: &Path, uid_base: u32, report: &Report) -> Result<(), ImageError> {
-    let failed = |output: String| BootstrapError::Failed {
-        tool: tool.name(),
-        output,
-    };
-    let (script, temporary) = match tool {
-        Tool::Mmdebstrap => {
-            std::os::unix::fs::chown(work, Some(uid_base), Some(uid_base))
-                .map_err(ImageError::file("giving away", work))?;
-            ("enter.sh", Path::new(INSIDE))
-        }
-        Tool::Debootstrap => ("build.sh", work),
-    };
+async fn run(work: &Path, uid_base: u32, report: &Report) -> Result<(), ImageError> {
+    let failed = |output: String| BootstrapError::Failed { output };
+    std::os::unix::fs::chown(work, Some(uid_base), Some(uid_base))
+        .map_err(ImageError::file("giving away", work))?;
     let mut child = Command::new("unshare")
         .args([
             "--mount",
@@ -270,7 +259,7 @@ async fn run(tool: Tool, work: &Path, uid_base: u32, report: &Report) -> Result<
             "--mount-proc",
         ])
         .args(["sh", "-c", "exec sh \"$@\" 2>&1", "sh"])
-        .arg(work.join(script))
+        .arg(work.join("enter.sh"))
         .arg(work)
         .arg(uid_base.to_string())
         .env_clear()
@@ -279,7 +268,7 @@ async fn run(tool: Tool, work: &Path, uid_base: u32, report: &Report) -> Result<
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         )
         .env("LC_ALL", "C.UTF-8")
-        .env("TMPDIR", temporary)
+        .env("TMPDIR", INSIDE)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -486,7 +475,7 @@ mod tests {
         fs::write(work.join("enter.sh"), ENTER).unwrap();
         fs::write(work.join("build.sh"), script).unwrap();
         let report = Report::new(|_| {});
-        run(Tool::Mmdebstrap, work, TEST_UID_BASE, &report).await
+        run(work, TEST_UID_BASE, &report).await
     }
 
     #[tokio::test]

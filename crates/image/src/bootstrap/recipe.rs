@@ -1,4 +1,4 @@
-//! What goes into the default image and which program puts it there.
+//! What goes into the default image and how it gets there.
 
 use std::path::Path;
 
@@ -124,38 +124,20 @@ const SCRIPT: &str = include_str!("customise.sh");
 const NODE_SCRIPT: &str = include_str!("node.sh");
 const INTERPRETER_NAME: &str = cove_model::spec::INTERPRETER_IMAGE;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tool {
-    Mmdebstrap,
-    Debootstrap,
-}
-
-impl Tool {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mmdebstrap => "mmdebstrap",
-            Self::Debootstrap => "debootstrap",
-        }
-    }
-
-    /// The preferred one that is installed.
-    pub fn find() -> Option<Self> {
-        let installed = |tool: &Self| {
-            [
-                "/usr/sbin",
-                "/usr/bin",
-                "/sbin",
-                "/bin",
-                "/usr/local/sbin",
-                "/usr/local/bin",
-            ]
-            .iter()
-            .any(|dir| Path::new(dir).join(tool.name()).exists())
-        };
-        [Self::Mmdebstrap, Self::Debootstrap]
-            .into_iter()
-            .find(installed)
-    }
+/// Whether the one program is installed that builds images without the host's root. debootstrap, which would unpack
+/// packages and run their scripts as root, is not used.
+pub(super) fn is_tool_installed() -> bool {
+    let places = [
+        "/usr/sbin",
+        "/usr/bin",
+        "/sbin",
+        "/bin",
+        "/usr/local/sbin",
+        "/usr/local/bin",
+    ];
+    places
+        .iter()
+        .any(|dir| Path::new(dir).join("mmdebstrap").exists())
 }
 
 pub(super) fn oci_config() -> OciConfig {
@@ -171,7 +153,6 @@ pub(super) fn oci_config() -> OciConfig {
 /// The shell script that builds `image.tar` in `work`, the build's own directory. Its last lines of
 /// output explain a failure; lines that begin with `I: ` tell the stage.
 pub(super) fn build_script(
-    tool: Tool,
     recipe: &Recipe,
     host: &Host,
     arch: &str,
@@ -196,57 +177,32 @@ pub(super) fn build_script(
     let extra = recipe.extra.iter().map(String::as_str);
     let packages: Vec<&str> = PACKAGES.iter().copied().chain(extra).collect();
     let packages = packages.join(",");
-    let build = match tool {
-        Tool::Mmdebstrap => {
-            let mut options = String::new();
-            let settings = [
-                "APT::Install-Recommends \"false\"",
-                "Acquire::Languages \"none\"",
-            ];
-            for setting in settings
-                .into_iter()
-                .chain(proxies.iter().map(String::as_str))
-            {
-                options.push_str(&format!(" --aptopt={}", quote(setting)));
-            }
-            for rule in [
-                "path-exclude=/usr/share/man/*",
-                "path-exclude=/usr/share/locale/*",
-            ] {
-                options.push_str(&format!(" --dpkgopt={}", quote(rule)));
-            }
-            format!(
-                "set -eu\n\
-                 mmdebstrap --mode=unshare --variant=minbase --format=tar --verbose \
-                 --architectures={arch} --include={packages} --skip=output/dev{options} \
-                 --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n\
-                 mkdir {work_text}/dev\n\
-                 tar --append --file {work_text}/image.tar --directory {work_text} ./dev\n",
-                hook = quote(&customise),
-            )
-        }
-        Tool::Debootstrap => {
-            let source = host.main_source();
-            let mirror = quote(&source.uris[0]);
-            let keyring = host
-                .keyrings()
-                .first()
-                .map(|path| format!(" --keyring={}", quote(&path.to_string_lossy())))
-                .unwrap_or_default();
-            format!(
-                "set -eu\n\
-                 debootstrap --variant=minbase --arch={arch} --include={packages}{keyring} \
-                 {suite} {work_text}/root {mirror}\n\
-                 echo 'I: running customise'\n\
-                 rm -rf {work_text}/root/var/cache/apt/archives/*.deb {work_text}/root/var/lib/apt/lists/*\n\
-                 set -- {work_text}/root\n{customise}\n\
-                 rm -rf {work_text}/root/dev/*\n\
-                 echo 'I: creating tarball'\n\
-                 tar --create --format=posix --numeric-owner --xattrs '--xattrs-include=*' \
-                 --one-file-system --sort=name --file {work_text}/image.tar --directory {work_text}/root .\n",
-            )
-        }
-    };
+    let mut options = String::new();
+    let settings = [
+        "APT::Install-Recommends \"false\"",
+        "Acquire::Languages \"none\"",
+    ];
+    for setting in settings
+        .into_iter()
+        .chain(proxies.iter().map(String::as_str))
+    {
+        options.push_str(&format!(" --aptopt={}", quote(setting)));
+    }
+    for rule in [
+        "path-exclude=/usr/share/man/*",
+        "path-exclude=/usr/share/locale/*",
+    ] {
+        options.push_str(&format!(" --dpkgopt={}", quote(rule)));
+    }
+    let build = format!(
+        "set -eu\n\
+         mmdebstrap --mode=unshare --variant=minbase --format=tar --verbose \
+         --architectures={arch} --include={packages} --skip=output/dev{options} \
+         --customize-hook={hook} {suite} {work_text}/image.tar {work_text}/host.sources\n\
+         mkdir {work_text}/dev\n\
+         tar --append --file {work_text}/image.tar --directory {work_text} ./dev\n",
+        hook = quote(&customise),
+    );
     Script {
         build,
         customise: SCRIPT,
@@ -261,7 +217,7 @@ pub(super) const VERSION_LENGTH: usize = 12;
 /// Stands for everything that decides what the image holds: a change here or in the host's sources
 /// is another image in the cache.
 pub(super) fn version(recipe: &Recipe, host: &Host, arch: &str) -> String {
-    let script = build_script(Tool::Mmdebstrap, recipe, host, arch, &[], Path::new("/"));
+    let script = build_script(recipe, host, arch, &[], Path::new("/"));
     let mut parts = vec![script.build.as_str(), script.customise, &script.sources];
     parts.extend(script.node);
     let all = parts.join("\0");
@@ -287,7 +243,7 @@ mod tests {
     use crate::bootstrap::AptSource;
 
     #[test]
-    fn both_tools_get_a_script_the_shell_accepts_whatever_the_paths() {
+    fn the_shell_accepts_the_script_whatever_the_paths() {
         let source = AptSource {
             uris: vec!["http://m.example/it's".to_owned()],
             suites: vec!["stable".to_owned()],
@@ -299,22 +255,19 @@ mod tests {
             suite: "stable".to_owned(),
             sources: vec![source],
         };
-        for tool in [Tool::Mmdebstrap, Tool::Debootstrap] {
-            let proxies = ["Acquire::http::Proxy \"http://p.example\"".to_owned()];
-            let script = build_script(
-                tool,
-                &Recipe::with("node", &["nodejs", "libstdc++6"]).unwrap(),
-                &host,
-                "amd64",
-                &proxies,
-                Path::new("/tmp/o'dd \"$dir\""),
-            );
-            let checked = std::process::Command::new("sh")
-                .args(["-n", "-c", &script.build])
-                .output()
-                .unwrap();
-            assert!(checked.status.success(), "{}\n{checked:?}", script.build);
-        }
+        let proxies = ["Acquire::http::Proxy \"http://p.example\"".to_owned()];
+        let script = build_script(
+            &Recipe::with("node", &["nodejs", "libstdc++6"]).unwrap(),
+            &host,
+            "amd64",
+            &proxies,
+            Path::new("/tmp/o'dd \"$dir\""),
+        );
+        let checked = std::process::Command::new("sh")
+            .args(["-n", "-c", &script.build])
+            .output()
+            .unwrap();
+        assert!(checked.status.success(), "{}\n{checked:?}", script.build);
     }
 
     #[test]

@@ -84,15 +84,6 @@ impl Host {
         paths.dedup();
         paths
     }
-
-    /// The mirror that has the base system.
-    pub fn main_source(&self) -> &AptSource {
-        let has_base = |source: &&AptSource| source.suites.contains(&self.suite);
-        self.sources
-            .iter()
-            .find(has_base)
-            .unwrap_or(&self.sources[0])
-    }
 }
 
 impl AptSource {
@@ -304,7 +295,7 @@ mod tests {
             host.keyrings(),
             [Path::new("/k/debian-archive-keyring.gpg")]
         );
-        assert_eq!(host.main_source().uris, ["http://m.example/debian"]);
+        assert_eq!(host.sources[0].uris, ["http://m.example/debian"]);
         assert_eq!(parse_deb822(&host.deb822()), host.sources);
     }
 
