@@ -5,9 +5,10 @@
 //! counted (see [`LostLines`]), and nothing else: no caller waits, fails or panics.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 
@@ -99,23 +100,18 @@ impl Log {
 
     /// Waits until what was logged is written, for a moment at most.
     pub fn flush(&self) {
-        let queue = self.queue();
+        let mut queue = self.queue();
         if !queue.started {
             drop(queue);
             self.write_once();
             return;
         }
-        drop(
-            self.0
-                .changed
-                .wait_timeout_while(queue, FLUSH_WAIT, |queue| {
-                    queue.writing || !queue.bytes.is_empty()
-                }),
-        );
+        let waits = |queue: &mut Queue| queue.writing || !queue.bytes.is_empty();
+        self.0.changed.wait_while_for(&mut queue, waits, FLUSH_WAIT);
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.queue.lock()
     }
 
     fn add(&self, line: &[u8]) {
@@ -142,11 +138,9 @@ impl Log {
         // Half a line may have come out; what follows begins on a new one.
         let mut torn = false;
         loop {
-            let queue = self
-                .0
-                .changed
-                .wait_while(self.queue(), |queue| queue.bytes.is_empty());
-            let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.queue();
+            let waits = |queue: &mut Queue| queue.bytes.is_empty();
+            self.0.changed.wait_while(&mut queue, waits);
             let mut bytes = std::mem::take(&mut queue.bytes);
             queue.writing = true;
             drop(queue);
