@@ -1,7 +1,9 @@
 //! Every route of the table, walked.
 
-use cove_api::ErrorBody;
+use std::path::Path;
+
 use cove_api::route::{Access, Operation, PLANNED, ROUTES, Route, Verb};
+use cove_api::{ErrorBody, ErrorCode};
 use cove_client::{Client, Outgoing};
 use http_body_util::BodyExt;
 
@@ -52,6 +54,7 @@ pub fn error_of(body: &[u8]) -> cove_api::ErrorDetail {
         "{}",
         body.error.request_id
     );
+    assert_eq!(body.error.docs, cove_api::error::page_path(body.error.code));
     body.error
 }
 
@@ -234,6 +237,13 @@ async fn an_error_names_its_page_and_the_page_is_there_for_everybody() {
     assert_eq!(status, 200);
     let page = String::from_utf8(page).unwrap();
     assert!(page.starts_with("# `unauthenticated` (HTTP 401)"), "{page}");
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+    for &code in ErrorCode::ALL {
+        let (status, page) = ask(&stranger, Verb::Get, &cove_api::error::page_path(code)).await;
+        assert_eq!(status, 200, "{code} has no page");
+        let file = std::fs::read(pages.join(format!("{code}.md"))).unwrap();
+        assert!(page == file, "the page of {code} is another one");
+    }
     let (status, body) = ask(&stranger, Verb::Get, "/docs/errors/nothing").await;
     assert_eq!(status, 404);
     assert_eq!(error_of(&body).code.as_str(), "not_found");
