@@ -175,6 +175,7 @@ struct InUse {
     activity: activity::Activity,
     wakes: sandboxes::Wakes,
     ends: lifecycle::Ends,
+    dues: lifecycle::Dues,
 }
 
 /// Work that outlives the request that began it.

@@ -4,8 +4,10 @@
 //! network bytes lately. The decision is a pure function of what was seen; acting takes the sandbox's
 //! lock and decides once more, so a request that came meanwhile wins and nothing is done twice.
 
+mod dues;
 mod ends;
 
+pub(crate) use dues::Dues;
 pub(crate) use ends::Ends;
 
 use std::collections::{HashMap, HashSet};
@@ -226,7 +228,9 @@ impl Control {
                     running.spawn(async move { control.put_away(&host, &row.id).await });
                     continue;
                 }
-                self.expect_end(&row.id, row.created_steady, &row.spec.lifecycle);
+                let policy = &row.spec.lifecycle;
+                self.expect_end(&row.id, row.created_steady, policy);
+                self.expect_rest_of(&row);
                 if self.checkpoint_is_due(&host, &row).await? {
                     running.spawn(async move { control.checkpoint(&host, &row.id).await });
                 }
@@ -306,13 +310,9 @@ impl Control {
     }
 
     fn judge(&self, host: &Host, row: &SandboxRecord) -> Verdict {
-        let used = self.0.in_use.activity.of(&row.id);
         let seen = host.idleness.of(&row.id);
-        let last = used.map_or(row.active_steady, |used| {
-            used.last.steady.max(row.active_steady)
-        });
         let now = self.steady();
-        let present = used.is_some_and(|used| used.present > 0);
+        let (last, present) = self.last_used(&row.id, row.active_steady);
         let lease = row.spec.lifecycle.lease.as_ref();
         let lease = lease.map_or(Due::Nothing, |lease| {
             due(
@@ -336,6 +336,13 @@ impl Control {
             network_quiet: self.config().network_quiet,
         };
         verdict(&row.spec.lifecycle, &facts)
+    }
+
+    /// When it was used last, and whether somebody uses it now.
+    fn last_used(&self, id: &SandboxId, written: Steady) -> (Steady, bool) {
+        let used = self.0.in_use.activity.of(id);
+        let last = used.map_or(written, |used| used.last.steady.max(written));
+        (last, used.is_some_and(|used| used.present > 0))
     }
 
     fn is_unpausable(&self, host: &Host, id: &SandboxId) -> bool {

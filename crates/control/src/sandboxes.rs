@@ -228,6 +228,7 @@ impl Control {
         self.to_the_end(async move {
             let created = control.create_audited(&principal, id, request).await?;
             control.expect_end_of(&created.sandbox);
+            control.expect_rest_of_shown(&created.sandbox);
             Ok(created)
         })
         .await
@@ -316,6 +317,7 @@ impl Control {
             let outcome = control.update(&principal, &which, patch).await;
             if let Ok(sandbox) = &outcome {
                 control.expect_end_of(sandbox);
+                control.expect_rest_of_shown(sandbox);
             }
             let operation = Operation::new("sandbox.update", named(&which, &outcome));
             control.conclude(&principal, operation, outcome).await

@@ -180,6 +180,7 @@ impl Control {
             .store()
             .change_sandbox(&record.id, &change, self.now())
             .await?;
+        self.expect_rest_of(&kept);
         Ok(kept)
     }
 

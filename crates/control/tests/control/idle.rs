@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use cove_control::testing::{Call, GuestKind, ScriptedGuest};
-use cove_control::{CommandRequest, GuestAction, Sandbox};
+use cove_control::{CommandRequest, ControlConfig, GuestAction, Sandbox};
 use cove_model::State;
 use cove_protocol::message::{Process, ProcessKind};
 
-use crate::support::{Plane, idle, wait};
+use crate::support::{Plane, idle, quick, wait};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -67,6 +67,34 @@ async fn an_idle_sandbox_is_stopped_once_and_deleted_later() {
     };
     wait(|| async { (count("sandbox.delete").await == 1).then_some(()) }).await;
     assert_eq!(count("sandbox.stop").await, 1);
+}
+
+#[tokio::test]
+async fn an_idle_sandbox_is_put_away_when_it_is_due_and_not_in_the_next_round() {
+    let half = Duration::from_millis(500);
+    let mut plane = Plane::with(ControlConfig {
+        lifecycle_every: MINUTE,
+        ..quick()
+    })
+    .await;
+    plane.go();
+    // The round at the start is over: the next one is a minute away.
+    rounds(&plane).await;
+    let one = made(&plane, Some(1), None, None).await;
+    let looked = |times| {
+        let (runner, id) = (&plane.runner, &one.id);
+        wait(move || async move { (runner.count(Call::Sample, Some(id)) >= times).then_some(()) })
+    };
+    plane.clock.advance(half);
+    looked(1).await;
+    // Busy until then: it has another second.
+    let busy = |sample: &mut cove_control::Sample| sample.cpu_usec += 600_000;
+    plane.runner.use_up(&one.id, busy);
+    plane.clock.advance(half + half / 10);
+    looked(2).await;
+    assert_eq!(state(&plane).await, State::Running);
+    plane.clock.advance(2 * half + half / 10);
+    plane.wait_for("agent", State::Stopped).await;
 }
 
 #[tokio::test]
