@@ -1,6 +1,6 @@
-//! Tokens that open one sandbox and nothing else, for programs that are not handed a key.
+//! Tokens that open one sandbox or one volume and nothing else, for programs that are not handed a key.
 //!
-//! A token is signed for one purpose, one sandbox and the key its maker held, and good as long as both
+//! A token is signed for one purpose, one sandbox or volume and the key its maker held, and good as long as both
 //! are there: revoking the key ends it at once, and its use counts against the key's rate limit.
 //! Nothing is kept, so any number of tokens cost nothing and a restart loses none.
 
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_model::{KeyId, OrgId, RateLimit, SandboxId, Steady, TokenBucket};
+use cove_model::{KeyId, OrgId, RateLimit, SandboxId, Steady, TokenBucket, VolumeId};
 use cove_store::{Key, PageRequest, SandboxRecord, Scope};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -22,6 +22,8 @@ use crate::shares::source;
 
 /// The purpose of tokens that let their holder visit every port of a sandbox.
 pub const PORT_VISITS: &str = "port-visits";
+/// The purpose of tokens that open the files of a volume.
+const VOLUME_FILES: &str = "volume-files";
 /// Longer texts are no tokens.
 const TOKEN_MAX: usize = 192;
 /// Rows asked for at once.
@@ -130,7 +132,7 @@ async fn compare(among: &[Candidate], fits: &(impl Fn(&str) -> bool + Sync)) -> 
     None
 }
 
-fn subject(id: &SandboxId, key: &KeyId) -> String {
+fn subject(id: &dyn std::fmt::Display, key: &KeyId) -> String {
     format!("{id}:{key}")
 }
 
@@ -174,27 +176,78 @@ impl Control {
         purpose: &'static str,
         origin: Origin,
     ) -> Result<Principal, ControlError> {
+        let key = self.signer(id, token, purpose)?;
+        // From here on the token is known to be ours: what is answered goes to its owner.
+        let record = self.store().any_sandbox(id).await?;
+        let record = record
+            .filter(|record| record.deleted_at.is_none())
+            .ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
+        self.stand_in(&record.org, &key, origin).await
+    }
+
+    /// The key that a token was made with, if it was signed for exactly this.
+    fn signer(
+        &self,
+        id: &dyn std::fmt::Display,
+        token: &str,
+        purpose: &str,
+    ) -> Result<KeyId, ControlError> {
         let (key, tag) = token
             .split_once('.')
             .filter(|_| token.len() <= TOKEN_MAX)
             .ok_or_else(not_valid)?;
         let key: KeyId = key.parse().map_err(|_| not_valid())?;
         let link_key = &self.config().link_key;
-        if !link_key.is_mark(purpose, &subject(id, &key), tag) {
-            return Err(not_valid());
+        match link_key.is_mark(purpose, &subject(id, &key), tag) {
+            true => Ok(key),
+            false => Err(not_valid()),
         }
-        // From here on the token is known to be ours: what is answered goes to its owner.
-        let record = self.store().any_sandbox(id).await?;
-        let record = record
-            .filter(|record| record.deleted_at.is_none())
-            .ok_or_else(|| ControlError::not_found("sandbox", id.as_str()))?;
-        let key = self.key_by_id(&record.org, &key).await?;
-        let key = key.ok_or_else(not_valid)?;
-        let mut principal = self.admit(key, origin)?;
+    }
+
+    /// The holder of a token of that key, which may do less than the key.
+    async fn stand_in(
+        &self,
+        org: &OrgId,
+        key: &KeyId,
+        origin: Origin,
+    ) -> Result<Principal, ControlError> {
+        let key = self.key_by_id(org, key).await?;
+        let mut principal = self.admit(key.ok_or_else(not_valid)?, origin)?;
         principal.require(Scope::Use)?;
         principal.scopes = vec![Scope::Use];
         principal.home = false;
         Ok(principal)
+    }
+
+    /// Needs `use`. The token that opens the files of a volume of the caller's; the same each time.
+    pub fn volume_token(
+        &self,
+        principal: &Principal,
+        id: &VolumeId,
+    ) -> Result<String, ControlError> {
+        principal.require(Scope::Use)?;
+        let key = principal
+            .key
+            .as_ref()
+            .ok_or_else(|| ControlError::internal("only API keys can request a token"))?;
+        let tag = self.config().link_key.mark(VOLUME_FILES, &subject(id, key));
+        Ok(format!("{key}.{tag}"))
+    }
+
+    /// Who holds this token. May `use` the files of that volume, and must not be asked about anything else.
+    #[boxed]
+    pub async fn volume_token_holder(
+        &self,
+        id: &VolumeId,
+        token: &str,
+        origin: Origin,
+    ) -> Result<Principal, ControlError> {
+        let key = self.signer(id, token, VOLUME_FILES)?;
+        let record = self.store().any_volume(id).await?;
+        let record = record
+            .filter(|record| record.deleted_at.is_none())
+            .ok_or_else(|| ControlError::not_found("volume", id.as_str()))?;
+        self.stand_in(&record.org, &key, origin).await
     }
 
     /// Whether a caller may do something at all and its sandbox is there, before more is read of the request.

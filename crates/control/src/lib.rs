@@ -48,6 +48,7 @@ mod meter;
 mod nodes;
 pub mod objects;
 mod organisations;
+mod picking;
 mod placement;
 pub mod previews;
 pub mod principal;

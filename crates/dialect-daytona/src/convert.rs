@@ -325,7 +325,7 @@ pub fn network(
     let given = [addresses, names].into_iter().flatten();
     let parts = given.flat_map(|text| text.split(',')).map(str::trim);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
-    let allow = Entry::list(parts).map_err(ControlError::from)?;
+    let allow = cove_dialect::network::entries(&parts).map_err(ControlError::from)?;
     let (mode, allow) = match (block_all.unwrap_or(false), allow.is_empty()) {
         (true, true) => (NetworkMode::None, None),
         (true, false) => {

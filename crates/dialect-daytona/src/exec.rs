@@ -36,14 +36,12 @@ pub struct Ended {
 impl Ended {
     /// What the server adds to the output.
     pub fn remark(&self) -> String {
-        if !self.exit.oom {
-            return String::new();
+        let mut remark = self.output.cut_remark();
+        if self.exit.oom {
+            let mib = self.exit.memory_limit_bytes / (1024 * 1024);
+            remark += &format!("\n[the sandbox ran out of memory: its limit is {mib} MiB]\n");
         }
-        let mib = |bytes: u64| bytes / (1024 * 1024);
-        format!(
-            "\n[the sandbox ran out of memory: its limit is {} MiB]\n",
-            mib(self.exit.memory_limit_bytes)
-        )
+        remark
     }
 
     /// All of it, to be read here.

@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use cove_control::{
     CodeContext, CodeContextRequest, CodeEvent, CodeRequest, GuestAction, Language, Principal,
 };
-use cove_dialect::{Front, Kind};
+use cove_dialect::{Front, Kind, LiveCode};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -183,7 +183,7 @@ async fn talk(
         ..CodeRequest::default()
     };
     let mut run = match front.control.run_code(caller, id, request).await {
-        Ok(run) => run,
+        Ok(run) => LiveCode::new(front, caller, id, run),
         Err(error) => return refused(error.into()),
     };
     loop {

@@ -70,13 +70,22 @@ pub async fn follow(
                     loop {
                         let next = Box::pin(following.next());
                         match out.while_waiting(next).await? {
-                            Ok(Some(FollowEvent::Output { channel, data, .. })) => {
+                            Ok(Some(FollowEvent::Output {
+                                channel,
+                                data,
+                                dropped,
+                                ..
+                            })) => {
                                 let mark = match channel {
                                     Channel::Stdout => STDOUT,
                                     Channel::Stderr => STDERR,
                                 };
-                                let mut frame = BytesMut::with_capacity(data.len() + mark.len());
+                                let missing = sessions::dropped_remark(dropped);
+                                let mut frame = BytesMut::with_capacity(
+                                    data.len() + missing.len() + mark.len(),
+                                );
                                 frame.put_slice(&mark);
+                                frame.put_slice(missing.as_bytes());
                                 frame.put_slice(&data);
                                 out.bytes(frame).await?;
                             }

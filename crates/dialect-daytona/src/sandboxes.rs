@@ -316,23 +316,25 @@ pub async fn list(
     if asked.nothing {
         return Ok(axum::Json(json!({ "items": [], "nextCursor": null })).into_response());
     }
+    let toolbox = place.toolbox();
+    let wanted = |sandbox: &cove_control::Sandbox| {
+        asked.wants_times(sandbox)
+            && asked.wants(&convert::sandbox(sandbox.clone(), toolbox.clone()))
+    };
     let found = front
         .control
-        .list_sandboxes(&caller, &asked.filter, &page)
+        .pick_sandboxes(&caller, &asked.filter, &page, wanted)
         .await?;
-    let toolbox = place.toolbox();
     let items: Vec<SandboxDto> = found
         .items
         .into_iter()
-        .filter(|sandbox| asked.wants_times(sandbox))
         .map(|sandbox| convert::sandbox(sandbox, toolbox.clone()))
-        .filter(|sandbox| asked.wants(sandbox))
         .collect();
     let body = json!({ "items": items, "nextCursor": found.next_cursor });
     Ok(axum::Json(body).into_response())
 }
 
-/// What a list is narrowed by. Newest first is the one order there is.
+/// What a list is narrowed by. It is in the order of creation, the newest first unless asked for otherwise.
 #[derive(Default)]
 struct Listing {
     limit: u32,
@@ -447,10 +449,13 @@ impl Listing {
             "id" => self.id = Some(value.to_ascii_lowercase()),
             "name" => self.name = Some(value.to_ascii_lowercase()),
             "sort" if value == "createdAt" => {}
-            "order" if value == "desc" => {}
-            "sort" | "order" => {
+            "order" if value == "desc" || value == "asc" => {
+                self.filter.oldest_first = value == "asc";
+            }
+            "order" => return Err(wrong()),
+            "sort" => {
                 return Err(Refusal::unsupported(
-                    "sandboxes are listed newest first; sort what you get otherwise",
+                    "sandboxes are listed by the time of their creation; sort what you get otherwise",
                 ));
             }
             "includeErroredDeleted" | "includeWarm" if value.eq_ignore_ascii_case("false") => {}

@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use cove_control::{Account, CommandLine, CommandRequest, Guest, GuestAccess, GuestAction};
 use cove_dialect::{Following, Front, JsonAnswer, Kind, Output, Said};
-use cove_protocol::client::Listed;
+use cove_protocol::client::{FollowEvent, Listed};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{Channel, OutputFrom, Process, ProcessKind, Remove, Start, WriteFile};
 use serde::Deserialize;
@@ -362,11 +362,17 @@ struct Spoken {
 
 impl Spoken {
     fn answer(self, head: &Value) -> Answer {
-        Ok(JsonAnswer::new(head)
-            .output("output", self.all, Said::Text)
-            .output("stdout", self.stdout, Said::Text)
-            .output("stderr", self.stderr, Said::Text)
-            .into_response())
+        let outputs = [
+            ("output", self.all),
+            ("stdout", self.stdout),
+            ("stderr", self.stderr),
+        ];
+        let answer = JsonAnswer::new(head);
+        let whole = outputs.into_iter().fold(answer, |answer, (name, output)| {
+            let remark = output.cut_remark();
+            answer.output_and(name, output, Said::Text, &remark)
+        });
+        Ok(whole.into_response())
     }
 }
 
@@ -377,16 +383,39 @@ async fn collect(account: &Account, mut following: Following) -> Result<Spoken, 
         stderr: Output::new(account, ANSWER_MAX),
         exit: None,
     };
-    let take = |channel, data: &[u8]| {
-        said.all.take(data);
-        match channel {
-            Channel::Stdout => said.stdout.take(data),
-            Channel::Stderr => said.stderr.take(data),
+    while let Some(event) = following.next().await? {
+        match event {
+            FollowEvent::Started(_) | FollowEvent::Refused(_) => {}
+            FollowEvent::Output {
+                channel,
+                data,
+                dropped,
+                ..
+            } => {
+                let own = match channel {
+                    Channel::Stdout => &mut said.stdout,
+                    Channel::Stderr => &mut said.stderr,
+                };
+                for output in [own, &mut said.all] {
+                    output.take(dropped_remark(dropped).as_bytes());
+                    output.take(&data);
+                }
+            }
+            FollowEvent::Exit(exit) => {
+                said.exit = Some(exit.code);
+                break;
+            }
         }
-    };
-    let exit = following.collect(take).await?;
-    said.exit = exit.map(|exit| exit.code);
+    }
     Ok(said)
+}
+
+/// What is to stand in the place of output that is kept no more.
+pub fn dropped_remark(dropped: u64) -> String {
+    match dropped {
+        0 => String::new(),
+        bytes => format!("[{bytes} bytes of output are missing here: the last MiB is kept]\n"),
+    }
 }
 
 /// One command of a session, and nothing else that runs in the sandbox.

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use cove_control::{CommandLine, CommandRequest, GuestAccess, GuestAction, Principal};
 use cove_dialect::{Following, Front, Kind, StreamPermit, Wire};
 use cove_limits::TERMINAL_SIDE_MAX;
@@ -31,6 +32,10 @@ const NAME_MAX: usize = 128;
 const RING_BYTES: u64 = 1024 * 1024;
 /// The user's own shell where the account names one that is there.
 const SHELL: &str = r#"for s in "$SHELL" /bin/bash /bin/sh; do [ -x "$s" ] && exec "$s" -i; done"#;
+/// Before it, in one that is to begin with its first client: a line from there.
+const WAIT: &str = "stty -echo 2>/dev/null; IFS= read -r _ || exit; stty echo 2>/dev/null; ";
+/// What marks such a shell in lists of processes.
+const LAZY: &str = "lazy";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
@@ -40,7 +45,7 @@ pub struct Create {
     rows: Option<u32>,
     cwd: Option<String>,
     envs: Option<BTreeMap<String, String>>,
-    /// A shell that nobody has looked at yet has nothing lost: its output is kept.
+    /// The shell begins when the first client is there.
     lazy_start: Option<bool>,
 }
 
@@ -79,8 +84,18 @@ fn info(process: &Process) -> Value {
         "cwd": process.cwd,
         // What a shell was given is not reported again.
         "envs": {},
-        "lazyStart": false,
+        "lazyStart": is_lazy(process),
     })
+}
+
+fn is_lazy(process: &Process) -> bool {
+    process.argv.get(3).is_some_and(|mark| mark == LAZY)
+}
+
+/// Whether nobody has let it begin. A second client that comes before it has said anything ends one more line, which
+/// means nothing to a shell.
+fn waits(process: &Process) -> bool {
+    is_lazy(process) && process.stdout_bytes == 0
 }
 
 async fn live(access: &GuestAccess) -> Result<Listed<Process>, Refusal> {
@@ -114,11 +129,6 @@ async fn start(
             format!("a PTY session's id has at most {NAME_MAX} characters, without slashes");
         return Err(Refusal::invalid(message));
     }
-    if body.lazy_start == Some(true) {
-        return Err(Refusal::unsupported(
-            "lazyStart: the shell starts at once here; its output is kept for the first client",
-        ));
-    }
     let size = (
         side("cols", body.cols.unwrap_or(80))?,
         side("rows", body.rows.unwrap_or(24))?,
@@ -135,7 +145,11 @@ async fn start(
     let mut env = body.envs.unwrap_or_default();
     env.entry("TERM".into())
         .or_insert_with(|| "xterm-256color".into());
-    let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
+    let mut argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
+    if body.lazy_start == Some(true) {
+        argv[2].insert_str(0, WAIT);
+        argv.push(LAZY.into());
+    }
     let request = CommandRequest {
         cwd,
         env,
@@ -237,6 +251,11 @@ async fn attach(
     };
     let guest = access.guest().clone();
     let mut following = Following::attach(access, from).await?;
+    if waits(&process) {
+        let mut stdin = guest.stdin(process.id.clone()).await?;
+        stdin.write(Bytes::from_static(b"\n")).await?;
+        stdin.flush().await?;
+    }
     let tracker = front.sessions.clone();
     Ok(upgrade
         .on_upgrade(move |socket| {

@@ -13,6 +13,7 @@ mod envd;
 mod naming;
 mod plane;
 mod refusal;
+mod volume_files;
 
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ pub fn router(front: Front) -> Router {
         .route("/health", get(envd::health))
         .merge(plane_routes())
         .merge(envd_routes())
+        .merge(volume_routes())
         .fallback(plane::elsewhere)
         .method_not_allowed_fallback(plane::elsewhere)
         .with_state(dialect)
@@ -100,6 +102,27 @@ fn plane_routes() -> Router<Dialect> {
         .route("/v2/templates/{id}/builds/{build}", post(builds::start))
         .route("/templates/{id}/builds/{build}/status", get(builds::status))
         .route(builds::UPLOAD, put(builds::upload))
+}
+
+fn volume_routes() -> Router<Dialect> {
+    use plane::volumes;
+    Router::new()
+        .route("/volumes", get(volumes::list).post(volumes::create))
+        .route("/volumes/{id}", get(volumes::get).delete(volumes::destroy))
+        .route(
+            "/volumecontent/{id}/path",
+            get(volume_files::stat)
+                .patch(volume_files::update)
+                .delete(volume_files::remove),
+        )
+        .route(
+            "/volumecontent/{id}/dir",
+            get(volume_files::list).post(volume_files::make_dir),
+        )
+        .route(
+            "/volumecontent/{id}/file",
+            get(volume_files::read).put(volume_files::write),
+        )
 }
 
 fn envd_routes() -> Router<Dialect> {

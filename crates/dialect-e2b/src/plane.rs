@@ -21,6 +21,7 @@ pub mod shapes;
 pub mod snapshots;
 pub mod steps;
 pub mod templates;
+pub mod volumes;
 
 const API_KEY: &str = "x-api-key";
 /// Bytes of a request to the plane.
@@ -121,12 +122,15 @@ impl<T: DeserializeOwned> FromRequestParts<Dialect> for Query<T> {
 
 /// Parts of E2B's own contract that Cove has nothing for, by how their paths begin.
 const ABSENT: [(&str, &str); 8] = [
-    ("/templates", "building and managing templates"),
-    ("/v2/templates", "building and managing templates"),
-    ("/v3/templates", "building and managing templates"),
-    ("/volumes", "volumes"),
-    ("/volumecontent", "volumes"),
-    ("/secrets", "secrets"),
+    ("/templates", "this request about templates"),
+    ("/v2/templates", "this request about templates"),
+    ("/v3/templates", "this request about templates"),
+    ("/volumes", "this request about volumes"),
+    ("/volumecontent", "this request about volumes"),
+    (
+        "/secrets",
+        "secrets: make them with `cove secret` and create the sandbox with the native interface; this request",
+    ),
     ("/sandboxes", "this request about sandboxes"),
     ("/v2/sandboxes", "this request about sandboxes"),
 ];

@@ -63,9 +63,14 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        let mut message = refused::shown(message);
+        // The word by which clients and their users tell one.
+        if kind == Kind::TimedOut && !message.contains("timeout") {
+            message = format!("timeout: {message}");
+        }
         Self {
             kind,
-            message: refused::shown(message),
+            message,
             retry_after_s: None,
         }
     }
@@ -89,6 +94,13 @@ impl Refusal {
     pub fn api(self) -> Response {
         let (status, _) = self.kind.said();
         let body = json!({"code": status.as_u16(), "message": self.message});
+        self.with(status, body)
+    }
+
+    /// The form of calls about a volume's files: the code is a word.
+    pub fn content(self) -> Response {
+        let (status, code) = self.kind.said();
+        let body = json!({"code": code, "message": self.message});
         self.with(status, body)
     }
 

@@ -10,7 +10,9 @@
 mod answer;
 mod asking;
 mod body;
+mod code;
 mod front;
+pub mod network;
 mod output;
 pub mod refused;
 mod streams;
@@ -21,6 +23,7 @@ pub mod wording;
 pub use answer::{JsonAnswer, Said};
 pub use asking::{Peer, RequestId, Seen};
 pub use body::{BODY_COPIES, BodyError, Pieces};
+pub use code::LiveCode;
 pub use cove_control::{FollowError, Following};
 pub use front::{Front, PreviewPlace, SshAddress};
 pub use output::Output;

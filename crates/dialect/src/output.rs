@@ -72,6 +72,17 @@ impl Output {
         self.cut
     }
 
+    /// What is to stand behind output that is not whole, for whoever reads it.
+    pub fn cut_remark(&self) -> String {
+        match self.cut {
+            false => String::new(),
+            true => format!(
+                "\n[the output is cut here, after {} bytes: one answer holds no more; write it to a file and read that]\n",
+                self.length
+            ),
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.length
     }
@@ -150,8 +161,9 @@ pub(crate) mod tests {
         let (_, account) = account(1024 * 1024);
         let mut output = Output::new(&account, 10);
         output.take(b"0123456789");
-        assert!(!output.is_cut());
+        assert!(!output.is_cut() && output.cut_remark().is_empty());
         output.take(b"x");
         assert!(output.is_cut() && output.len() == 10);
+        assert!(output.cut_remark().contains("after 10 bytes"));
     }
 }

@@ -23,6 +23,7 @@ use crate::guard::{Peer, new_request_id};
 use crate::paid;
 use crate::state::App;
 
+mod e2b;
 mod forward;
 mod headers;
 mod page;
@@ -51,7 +52,11 @@ async fn answer(State(app): State<App>, request: Request) -> Response {
     let outcome = visit(&app, request, &id).await;
     let (response, target) = match outcome {
         Ok((response, target)) => (response, target.to_string()),
-        Err(failure) => (page::refusal(failure, &asked, &id), String::new()),
+        Err(failure) => {
+            let theirs = e2b::refusal(&failure, &asked, app.config.previews.as_ref());
+            let refusal = theirs.unwrap_or_else(|| page::refusal(failure, &asked, &id));
+            (refusal, String::new())
+        }
     };
     tracing::info!(
         target: "cove::http",

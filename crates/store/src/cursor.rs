@@ -4,7 +4,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cove_limits::CURSOR_MAX;
+use time::OffsetDateTime;
 
+use crate::sql::micros;
 use crate::{PAGE_DEFAULT, PAGE_MAX, Page, PageRequest, StoreError};
 
 /// A number (a time or a sequence) and the id that breaks ties.
@@ -39,6 +41,11 @@ impl Position {
         }
         Some(Self::new(number.parse().ok()?, id))
     }
+}
+
+/// Where a list goes on behind the row of this id and time, for whoever ends a page where the database did not.
+pub fn cursor_behind(created_at: OffsetDateTime, id: &str) -> String {
+    Position::new(micros(created_at), id).encode()
 }
 
 /// Rows to ask the database for (one more than the page, to see whether there is a next one).

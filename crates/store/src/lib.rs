@@ -31,6 +31,7 @@ pub mod types;
 
 pub use chain::{AUDIT_GENESIS, AuditHead, ChainBreak, ChainCheck, audit_hash};
 pub use cove_limits::{PAGE_DEFAULT, PAGE_MAX};
+pub use cursor::cursor_behind;
 pub use objects::ObjectTables;
 pub use types::*;
 

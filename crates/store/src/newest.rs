@@ -13,22 +13,42 @@ const ROWS_AT_ONCE: i64 = 128;
 pub struct Newest<'a> {
     page: &'a PageRequest,
     sql: String,
+    order: &'static str,
     values: Vec<Value>,
 }
 
 impl<'a> Newest<'a> {
     pub fn of(columns: &str, table: &str, page: &'a PageRequest) -> Result<Self, StoreError> {
-        let from = cursor::place(page)?.unwrap_or(Position::new(i64::MAX, ""));
+        Self::ordered(columns, table, page, false)
+    }
+
+    /// The other way round, where the oldest are to come first.
+    pub fn ordered(
+        columns: &str,
+        table: &str,
+        page: &'a PageRequest,
+        oldest_first: bool,
+    ) -> Result<Self, StoreError> {
+        let (beyond, begin, order) = match oldest_first {
+            false => ("<", i64::MAX, "DESC"),
+            true => (">", i64::MIN, "ASC"),
+        };
+        let from = cursor::place(page)?.unwrap_or(Position::new(begin, ""));
         let sql = format!(
             "SELECT {columns} FROM {table} WHERE \
-             (created_at < ?1 OR (created_at = ?1 AND id < ?2))"
+             (created_at {beyond} ?1 OR (created_at = ?1 AND id {beyond} ?2))"
         );
         let values = vec![
             Value::from(from.number),
             Value::from(from.id),
             Value::from(cursor::rows_wanted(page)),
         ];
-        Ok(Self { page, sql, values })
+        Ok(Self {
+            page,
+            sql,
+            order,
+            values,
+        })
     }
 
     /// Leaves out what does not fulfil the condition.
@@ -63,7 +83,11 @@ impl<'a> Newest<'a> {
         record: fn(&Row) -> Result<R, StoreError>,
         place: fn(&R) -> Position,
     ) -> Result<Page<R>, StoreError> {
-        let sql = self.sql + " ORDER BY created_at DESC, id DESC LIMIT ?3";
+        let order = self.order;
+        let sql = format!(
+            "{} ORDER BY created_at {order}, id {order} LIMIT ?3",
+            self.sql
+        );
         let mut wanted = cursor::rows_wanted(self.page);
         let (mut found, mut bytes) = (Vec::new(), 0);
         loop {

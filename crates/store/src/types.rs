@@ -254,6 +254,8 @@ pub struct SandboxFilter {
     pub name: Option<String>,
     /// All of them must match.
     pub labels: BTreeMap<String, String>,
+    /// Else the newest come first.
+    pub oldest_first: bool,
 }
 
 /// How much of a list, and from where.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import pathlib
 import queue
+import time
 from typing import Any
 
 import pytest
+import websocket
+from conftest import ask
 from daytona import (
     CodeRunParams,
     CreateSandboxFromSnapshotParams,
@@ -165,6 +170,58 @@ def test_terminals_are_terminals(box: Sandbox) -> None:
     third.wait()
 
 
+def test_a_lazy_terminal_begins_with_its_first_client(box: Sandbox) -> None:
+    key, base = os.environ["DAYTONA_API_KEY"], f"/toolbox/{box.id}/process/pty"
+    # What bash does before its first prompt.
+    envs = {"PROMPT_COMMAND": "touch /tmp/began"}
+    status, told = ask(key, "POST", base, {"id": "later", "lazyStart": True, "envs": envs})
+    assert (status, told) == (201, {"sessionId": "later"})
+    (info,) = box.process.list_pty_sessions()
+    assert info.lazy_start and info.active
+    assert box.process.exec("test -e /tmp/began").exit_code == 1, "no shell runs before there is a client"
+    pty = connected(box, "later")
+    pty.send_input("echo here-$((6 * 7)); exit 3\n")
+    seen: list[bytes] = []
+    assert pty.wait(seen.append).exit_code == 3
+    assert b"here-42\r\n" in b"".join(seen), seen
+    assert box.process.exec("test -e /tmp/began").exit_code == 0
+
+
+def test_no_output_is_cut_silently(box: Sandbox) -> None:
+    mib = 1024 * 1024
+    said = box.process.exec(f"head -c {16 * mib + 1000} /dev/zero | tr '\\0' x").result
+    assert said.startswith("x" * 16 * mib) and f"cut here, after {16 * mib} bytes" in said[16 * mib:]
+    process = box.process
+    process.create_session("long")
+    request = SessionExecuteRequest(command=f"head -c {3 * mib} /dev/zero | tr '\\0' y", run_async=True)
+    command = process.execute_session_command("long", request).cmd_id
+    ended = lambda: process.get_session_command("long", command).exit_code is not None
+    for _ in range(600):
+        if ended():
+            break
+        time.sleep(0.05)
+    logs = process.get_session_command_logs("long", command)
+    assert logs.stdout.startswith(f"[{2 * mib} bytes of output are missing here"), logs.stdout[:200]
+    assert logs.stdout.endswith("y" * mib)
+    followed: list[str] = []
+    asyncio.run(process.get_session_command_logs_async("long", command, followed.append, followed.append))
+    assert "".join(followed) == logs.stdout
+    process.delete_session("long")
+
+
+def test_an_abandoned_run_leaves_its_context_free(box: Sandbox) -> None:
+    address = os.environ["DAYTONA_API_URL"].replace("http", "ws", 1)
+    key = {"Authorization": "Bearer " + os.environ["DAYTONA_API_KEY"]}
+    path = f"{address}/toolbox/{box.id}/process/interpreter/execute"
+    socket = websocket.create_connection(path, header=key, timeout=60)
+    try:
+        socket.send(json.dumps({"code": "print('begun', flush=True)\nimport time\nwhile True: time.sleep(0.1)"}))
+        assert json.loads(socket.recv())["text"] == "begun\n"
+    finally:
+        socket.close()
+    assert box.code_interpreter.run_code("print('free')", timeout=60).stdout == "free\n"
+
+
 def test_the_interpreter_keeps_what_code_defined(box: Sandbox) -> None:
     interpreter = box.code_interpreter
     said: list[str] = []
@@ -175,6 +232,7 @@ def test_the_interpreter_keeps_what_code_defined(box: Sandbox) -> None:
     assert failed.error and failed.error.name == "ZeroDivisionError"
     with pytest.raises(DaytonaTimeoutError):
         interpreter.run_code("import time; time.sleep(1000)", timeout=1)
+    assert interpreter.run_code("print(x)", timeout=60).stdout == "41\n", "the context is free, and as it was"
     context = interpreter.create_context(cwd="/tmp")
     assert interpreter.run_code("import os; print(os.getcwd(), 'x' in globals())", context=context).stdout == "/tmp False\n"
     assert [found.id for found in interpreter.list_contexts()] == [context.id]

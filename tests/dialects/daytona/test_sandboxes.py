@@ -87,6 +87,8 @@ def test_settings_change_while_it_runs(client: Daytona, bystander: Sandbox) -> N
     assert box.domain_allow_list == "example.com,*.example.org" and not box.network_block_all
     with pytest.raises(DaytonaValidationError):
         box.update_network_settings(network_allow_list="not an address")
+    box.update_network_settings(network_allow_list="203.0.113.9/24")
+    assert box.network_allow_list == "203.0.113.0/24"
     box.refresh_activity()
     box.resize(Resources(memory=2))
     box.wait_for_resize_complete()

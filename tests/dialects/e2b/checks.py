@@ -90,12 +90,10 @@ def bad_requests_are_refused_with_the_right_class(sdk):
     raises(SandboxException, lambda: sdk.Sandbox.create(envs={"A=B": "c"}), "env")
 
 
-@refused("mcp, iam, volume_mounts and public traffic are refused", "Sandbox.create")
+@refused("iam and public traffic are refused", "Sandbox.create")
 def what_create_cannot_give_is_refused(sdk):
-    raises(SandboxException, lambda: sdk.Sandbox.create(template="base", mcp={"x": {}}), "mcp")
     iam = {"tokens": {"t": {"audience": "a", "token_type": "JWT-SVID"}}}
     raises(SandboxException, lambda: sdk.Sandbox.create(iam=iam), "iam")
-    raises(SandboxException, lambda: sdk.Sandbox.create(volume_mounts={"/v": "vol"}), "volumeMounts")
     public = {"allow_public_traffic": True}
     raises(SandboxException, lambda: sdk.Sandbox.create(network=public), "allowPublicTraffic")
     raises(SandboxException, lambda: sdk.Sandbox.create(network={"dns_servers": ["1.1.1.1"]}), "dnsServers")
@@ -145,7 +143,21 @@ def sandboxes_are_listed_by_metadata_and_state(sdk):
         assert sdk.Sandbox.list(query).next_items() == []
         query = SandboxQuery(metadata={"mark": mark}, template="other")
         assert sdk.Sandbox.list(query).next_items() == []
-        raises(SandboxException, lambda: sdk.Sandbox.list(order="asc").next_items(), "order")
+        query = SandboxQuery(metadata={"mark": mark})
+        ids = [box.sandbox_id for box in boxes]
+        every = lambda order: [one.sandbox_id for one in sdk.Sandbox.list(query, order=order).next_items()]
+        assert (every("asc"), every("desc")) == (ids, ids[::-1])
+        pages = sdk.Sandbox.list(query, order="asc", limit=2)
+        assert [one.sandbox_id for one in pages.next_items() + pages.next_items()] == ids and not pages.has_next
+        # What a list is narrowed by is looked at before it is cut into pages.
+        second = sdk.Sandbox.get_info(ids[1]).started_at
+        query = SandboxQuery(metadata={"mark": mark}, started_after=second)
+        pages = sdk.Sandbox.list(query, order="asc", limit=1)
+        assert [one.sandbox_id for one in pages.next_items()] == [ids[1]] and pages.has_next
+        assert [one.sandbox_id for one in pages.next_items()] == [ids[2]] and not pages.has_next
+        boxes.pop().kill()
+        pages = sdk.Sandbox.list(SandboxQuery(metadata={"mark": mark}, template="base"), limit=2)
+        assert len(pages.next_items()) == 2 and not pages.has_next, "nothing follows a full page"
     finally:
         for box in boxes:
             box.kill()
@@ -170,9 +182,12 @@ def a_paused_sandbox_goes_on_where_it_was(sdk):
         assert box.beta_pause() is True
         assert sdk.Sandbox.connect(box.sandbox_id).commands.run("cat /tmp/note").stdout == "kept"
         # Without memory it boots afresh, and the disk is the same.
+        boot_of = lambda one: one.files.read("/proc/sys/kernel/random/boot_id")
+        boot = boot_of(box)
         assert box.pause(mode="filesystem") is True
         again = sdk.Sandbox.connect(box.sandbox_id, timeout=300)
         assert again.commands.run("cat /tmp/note; pgrep -f 'tmp/count' | wc -l").stdout.startswith("kept")
+        assert boot_of(again) != boot, "it is another boot"
         raises(SandboxNotFoundException, lambda: sdk.Sandbox.pause("sbx-aaaaaaaaaaaaaaaaaaaa"))
 
 
@@ -196,6 +211,18 @@ def snapshots_are_begun_from(sdk):
         finally:
             assert sdk.Sandbox.delete_snapshot(taken.snapshot_id) is True
         assert sdk.Sandbox.delete_snapshot(taken.snapshot_id) is False
+        # Names that Cove itself does not allow.
+        odd = f"Team_{uuid.uuid4().hex[:8]}"
+        taken = box.create_snapshot(name=odd)
+        try:
+            assert taken.names == [odd.lower()], taken
+            assert [one.snapshot_id for one in box.list_snapshots(name=odd).next_items()] == [taken.snapshot_id]
+            for template in (odd, f"{odd.lower()}:default"):
+                with sdk.Sandbox.create(template) as child:
+                    assert child.files.read("/tmp/state") == "two"
+        finally:
+            assert sdk.Sandbox.delete_snapshot(taken.snapshot_id) is True
+        raises(SandboxException, lambda: box.create_snapshot(name="no spaces"), "name")
         disk = box.create_snapshot(mode="filesystem")
         assert sdk.Sandbox.delete_snapshot(disk.snapshot_id) is True
 
@@ -238,6 +265,9 @@ def the_network_changes_while_it_runs(sdk):
         network = box.get_info().network
         assert network["allow_out"] == ["example.com"] and network["deny_out"] == [ALL_TRAFFIC], network
         raises(SandboxException, lambda: box.update_network({"allow_out": ["example.com"]}), "allowOut")
+        box.update_network({"allow_out": ["203.0.113.9/24", "example.com"], "deny_out": [ALL_TRAFFIC]})
+        network = box.get_info().network
+        assert network["allow_out"] == ["203.0.113.0/24", "example.com"], network
         raises(SandboxException, lambda: box.update_network({"allow_out": ["bad entry!"], "deny_out": [ALL_TRAFFIC]}))
         assert box.get_info().network == network
         box.update_network({})
@@ -265,10 +295,14 @@ def a_server_inside_is_reached_by_its_host(sdk):
 
         token = {"e2b-traffic-access-token": box.traffic_access_token}
         wait_for("the server answers", lambda: visit(token) == "from inside")
-        wait_for("strangers are refused", lambda: visit({}) in (401, 403))
+        assert visit({}) == 401
         key, tag = box.traffic_access_token.split(".")
         forged = {"e2b-traffic-access-token": f"{key}.{'B' if tag[0] == 'A' else 'A'}{tag[1:]}"}
-        wait_for("forgers are refused", lambda: visit(forged) in (401, 403))
+        assert visit(forged) == 403
+        box.commands.run("pkill -f http.server")
+        wait_for("nothing listens", lambda: visit(token) == 502)
+        box.kill()
+        assert visit(token) == 502
 
 
 @covers("Commands.run", "CommandHandle.wait", "CommandHandle.pid")
@@ -276,7 +310,7 @@ def commands_tell_how_they_end(sdk):
     with sdk.Sandbox.create() as box:
         error = raises(CommandExitException, lambda: box.commands.run("echo out; echo err >&2; exit 7"))
         assert (error.exit_code, error.stdout, error.stderr) == (7, "out\n", "err\n")
-        raises(TimeoutException, lambda: box.commands.run("sleep 600", timeout=1))
+        raises(TimeoutException, lambda: box.commands.run("sleep 600", timeout=1), "timeout")
         wait_for("the late one is gone", lambda: box.commands.list() == [])
         raises(InvalidArgumentException, lambda: box.commands.run("true", cwd="/no/such/place"))
         raises(AuthenticationException, lambda: box.commands.run("true", user="nobody-of-that-name"))
@@ -469,6 +503,7 @@ def trees_are_made_moved_and_removed(sdk):
         assert box.files.make_dir("/tmp/t/a/b") is True
         assert box.files.make_dir("/tmp/t/a/b") is False
         box.files.write("/tmp/t/f", "1")
+        assert box.files.get_info("/tmp/t/a/b").size > 0, "an empty directory has a size elsewhere"
         names = {(one.name, one.type) for one in box.files.list("/tmp/t")}
         assert names == {("a", FileType.DIR), ("f", FileType.FILE)}, names
         deep = {one.path for one in box.files.list("/tmp/t", depth=3)}
@@ -497,6 +532,8 @@ def changes_are_told(sdk):
             watch = box.files.watch_dir("/tmp/w", recursive=True, include_entry=True)
             look = lambda: events.extend(watch.get_new_events()) or events
         box.files.write("/tmp/w/new", "x")
+        if not sdk.is_async:
+            assert "new" in [one.name for one in look()], "the write has answered, so the change is there"
         box.commands.run("echo more > /tmp/w/sub/inner; mv /tmp/w/new /tmp/w/newer; chmod 600 /tmp/w/newer; rm /tmp/w/sub/inner")
         wanted = {
             ("sub/inner", FilesystemEventType.CREATE),
@@ -691,9 +728,25 @@ def contexts_are_not_restarted(sdk):
         raises(SandboxException, lambda: box.restart_code_context(context), "restart")
 
 
-@refused("there is no MCP gateway in Cove's images", "Sandbox.get_mcp_url", "Sandbox.get_mcp_token")
-def there_is_no_gateway_for_mcp(sdk):
-    raises(SandboxException, lambda: sdk.Sandbox.create(mcp={"x": {}}), "mcp")
+@covers("Sandbox.create", "Sandbox.get_mcp_url", "Sandbox.get_mcp_token")
+def a_gateway_for_mcp_is_started_by_the_client(sdk):
+    mark = {"mark": uuid.uuid4().hex}
+    error = raises(SandboxException, lambda: sdk.Sandbox.create("base", mcp={"x": {}}, metadata=mark), "MCP gateway")
+    assert "not found" in str(error), error
+    assert sdk.Sandbox.list(SandboxQuery(metadata=mark)).next_items() == []
+    with sdk.Sandbox.create() as box:
+        # A gateway that says which token it takes.
+        gateway = '#!/bin/sh\nmkdir -p /etc/mcp-gateway\nprintf %s "$GATEWAY_ACCESS_TOKEN" >/etc/mcp-gateway/.token\n'
+        box.files.write("/usr/local/bin/mcp-gateway", gateway, user="root")
+        box.commands.run("chmod 755 /usr/local/bin/mcp-gateway", user="root")
+        taken = box.create_snapshot()
+    try:
+        with sdk.Sandbox.create(taken.snapshot_id, mcp={"x": {}}) as box:
+            assert box.get_mcp_url().endswith("/mcp") and box.get_mcp_token()
+            again = sdk.Sandbox.connect(box.sandbox_id)
+            assert again.get_mcp_token() == box.get_mcp_token()
+    finally:
+        sdk.Sandbox.delete_snapshot(taken.snapshot_id)
 
 
 @covers("Template.exists", "Template.alias_exists")
@@ -791,28 +844,143 @@ def builds_go_on_behind_their_callers_and_say_why_they_fail(sdk):
         remove_template(name)
 
 
-@refused(
-    "volumes are managed by Cove's own API",
+@covers(
     "Volume.create",
     "Volume.connect",
     "Volume.destroy",
     "Volume.get_info",
     "Volume.list",
-    "Volume.exists",
-    "Volume.make_dir",
     "Volume.name",
+    "Volume.token",
+    "Volume.volume_id",
+)
+def volumes_are_made_found_and_destroyed(sdk):
+    kinds = (e2b.VolumeException, SandboxException)
+    name = f"Vol_{uuid.uuid4().hex[:8]}-x"
+    volume = sdk.Volume.create(name)
+    try:
+        assert volume.name == name and volume.volume_id and volume.token
+        again = sdk.Volume.connect(volume.volume_id)
+        assert (again.name, again.token) == (name, volume.token)
+        told = sdk.Volume.get_info(volume.volume_id)
+        assert (told.volume_id, told.name, told.token) == (volume.volume_id, name, volume.token)
+        assert (volume.volume_id, name) in [(one.volume_id, one.name) for one in sdk.Volume.list()]
+        raises(kinds, lambda: sdk.Volume.create(name), f"Volume with name '{name}' already exists")
+        for bad in ("", "a b", "a/b", "ü"):
+            raises(kinds, lambda: sdk.Volume.create(bad), "Invalid volume name")
+    finally:
+        assert sdk.Volume.destroy(volume.volume_id) is True
+    assert sdk.Volume.destroy(volume.volume_id) is False
+    raises(e2b.VolumeNotFoundException, lambda: sdk.Volume.connect(volume.volume_id))
+    raises(e2b.VolumeNotFoundException, lambda: sdk.Volume.get_info("no-such-volume"))
+    raises(e2b.VolumePathNotFoundException, lambda: volume.list("/"))
+
+
+@covers(
+    "Volume.exists",
+    "Volume.get_info",
+    "Volume.list",
+    "Volume.make_dir",
     "Volume.read_file",
     "Volume.remove",
-    "Volume.token",
     "Volume.update_metadata",
-    "Volume.volume_id",
     "Volume.write_file",
 )
-def volumes_are_not_there(sdk):
-    kinds = (e2b.VolumeException, SandboxException)
-    raises(kinds, lambda: sdk.Volume.create("mine"), "volumes")
-    raises(kinds, lambda: sdk.Volume.list(), "volumes")
-    raises(kinds, lambda: sdk.Volume.connect("mine"), "volumes")
+def files_of_volumes_need_no_sandbox(sdk):
+    volume = sdk.Volume.create(f"files-{uuid.uuid4().hex[:8]}")
+    other = sdk.Volume.create(f"other-{uuid.uuid4().hex[:8]}")
+    lost = e2b.VolumePathNotFoundException
+    try:
+        made = volume.make_dir("/a")
+        assert (made.name, made.path, made.mode & 0o777, made.uid, made.gid) == ("a", "/a", 0o777, 9090, 9090), made
+        assert made.type.value == "directory"
+        raises(e2b.VolumeException, lambda: volume.make_dir("/a"), "409")
+        assert volume.make_dir("/a", mode=0o700, force=True).mode & 0o777 == 0o777, "it is as it was"
+        raises(lost, lambda: volume.make_dir("/x/y"))
+        made = volume.make_dir("x/y", uid=1000, gid=1001, mode=0o750, force=True)
+        assert (made.path, made.uid, made.gid, made.mode & 0o777) == ("/x/y", 1000, 1001, 0o750), made
+        assert volume.get_info("/x").mode & 0o777 == 0o777
+        written = volume.write_file("/a/f", "text ü")
+        assert (written.size, written.mode, written.uid, written.type.value) == (7, 0o666, 9090, "file"), written
+        assert volume.read_file("/a/f") == "text ü"
+        raises(e2b.VolumeException, lambda: volume.write_file("/a/f", "again"), "409")
+        written = volume.write_file("/a/f", b"again", mode=0o644, force=True)
+        assert (written.mode, written.uid, volume.read_file("/a/f")) == (0o644, 9090, "again"), written
+        raises(lost, lambda: volume.write_file("/no/parent", "x"))
+        volume.write_file("/new/deep/f", "x", uid=7, force=True)
+        assert volume.get_info("/new/deep/f").uid == 7
+        blob = bytes(range(256)) * 20000
+        volume.write_file("/blob", io.BytesIO(blob))
+        assert bytes(volume.read_file("/blob", format="bytes")) == blob
+        if not sdk.is_async:
+            assert b"".join(volume.read_file("/blob", format="stream")) == blob
+        volume.write_file("/empty", "")
+        assert volume.read_file("/empty") == ""
+        changed = volume.update_metadata("/a/f", uid=1, mode=0o600)
+        assert (changed.uid, changed.gid, changed.mode) == (1, 9090, 0o600), changed
+        assert volume.update_metadata("/a/f", gid=2).uid == 1
+        names = lambda *args, **named: [one.path for one in volume.list(*args, **named)]
+        assert names("/") == ["/a", "/blob", "/empty", "/new", "/x"]
+        assert names("/", depth=3)[:2] == ["/a", "/a/f"] and "/new/deep/f" in names("/", depth=3)
+        raises(e2b.VolumeException, lambda: volume.list("/", depth=11), "depth")
+        raises(e2b.VolumeException, lambda: volume.list("/a/f"), "400")
+        raises(e2b.VolumeException, lambda: volume.read_file("/a"), "400")
+        raises(e2b.VolumeException, lambda: volume.write_file("/a", "x", force=True), "400")
+        raises(e2b.VolumeException, lambda: volume.write_file("/blob/x", "x"), "400")
+        raises(lost, lambda: volume.read_file("/nope"))
+        raises(lost, lambda: volume.list("/nope"))
+        raises(lost, lambda: volume.update_metadata("/nope", mode=1))
+        raises(lost, lambda: volume.get_info("/nope"))
+        assert volume.exists("/a/f") is True and volume.exists("/nope") is False
+        assert other.exists("/a/f") is False
+        # Out of the volume, or with another's token.
+        for path in ("../a", "/../../etc/passwd"):
+            raises(e2b.VolumeException, lambda: volume.read_file(path), "..")
+        raises((e2b.VolumeException, AuthenticationException), lambda: volume.read_file("/blob", token=other.token))
+        volume.remove("/a")
+        assert volume.exists("/a") is False
+        raises(lost, lambda: volume.remove("/a"))
+        raises(e2b.VolumeException, lambda: volume.remove("/"), "400")
+    finally:
+        for one in (volume, other):
+            assert sdk.Volume.destroy(one.volume_id) is True
+
+
+@covers("Sandbox.create", "Volume.write_file", "Volume.read_file")
+def sandboxes_share_a_volume(sdk):
+    volume = sdk.Volume.create(f"Shared_{uuid.uuid4().hex[:8]}")
+    try:
+        volume.write_file("/from-outside", "seen")
+        one = sdk.Sandbox.create(volume_mounts={"/data": volume.name})
+        two = sdk.Sandbox.create(volume_mounts={"/srv/data": volume.name})
+        try:
+            assert one.commands.run("cat /data/from-outside").stdout == "seen"
+            one.commands.run("echo shared > /data/file; ln -s /etc /data/out; mkdir /data/d")
+            assert two.commands.run("cat /srv/data/file").stdout == "shared\n"
+            assert volume.read_file("/file") == "shared\n"
+            two.commands.run("echo more >> /srv/data/from-outside")
+            assert volume.read_file("/from-outside") == "seenmore\n"
+            # A link that a sandbox left leads nobody out of the volume.
+            assert volume.get_info("/out").target == "/etc"
+            for path in ("/out/x", "/out"):
+                raises(e2b.VolumeException, lambda: volume.write_file(path, "x", force=True))
+            raises(e2b.VolumeException, lambda: volume.make_dir("/out/x", force=True))
+            raises(e2b.VolumeException, lambda: volume.update_metadata("/out", mode=0o777))
+            mounts = one.get_info().volume_mounts
+            assert [(mount["name"], mount["path"]) for mount in mounts] == [(volume.name, "/data")], mounts
+            assert one.pause() is True
+            again = sdk.Sandbox.connect(one.sandbox_id)
+            assert again.commands.run("cat /data/file").stdout == "shared\n"
+            raises((e2b.VolumeException, SandboxException), lambda: sdk.Volume.destroy(volume.volume_id), "mounted")
+        finally:
+            one.kill()
+            two.kill()
+        wrong = {"/data": "no-such-volume", "data": volume.name, "/a/../b": volume.name}
+        error = raises(SandboxException, lambda: sdk.Sandbox.create(volume_mounts=wrong), "volume mount #0: ")
+        for words in ("'no-such-volume' not found", "#1: path is not absolute", "#2: path has . or .. in it"):
+            assert words in str(error), error
+    finally:
+        assert sdk.Volume.destroy(volume.volume_id) is True
 
 
 @refused(

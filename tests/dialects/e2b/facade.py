@@ -29,7 +29,7 @@ def plain(value):
     if isinstance(value, list):
         return [plain(item) for item in value]
     module = type(value).__module__
-    if module.startswith(("e2b.sandbox_async", "e2b.template_async", "e2b_code_interpreter.code_interpreter_async")):
+    if module.startswith(("e2b.sandbox_async", "e2b.template_async", "e2b.volume.volume_async", "e2b_code_interpreter.code_interpreter_async")):
         return Face(value)
     return value
 

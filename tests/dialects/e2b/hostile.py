@@ -157,10 +157,76 @@ def check(mine, theirs, other_key):
     status, text = ask("POST", "/process.Process/List", {}, inside(id, token, "22"))
     assert status == 400 and "get_host" in text, (status, text)
 
+    volumes_open_for_their_own_tokens(other_key, token)
     revoked_keys_open_nothing()
     uploads_are_good_once_and_for_one_organisation(other_key)
     odd_requests(id, token)
     assert mine.commands.run("echo unharmed").stdout == "unharmed\n"
+
+
+CONTENT = [
+    ("GET", "path", None),
+    ("PATCH", "path", {"mode": 511}),
+    ("DELETE", "path", None),
+    ("GET", "dir", None),
+    ("POST", "dir", None),
+    ("GET", "file", None),
+    ("PUT", "file", b"x"),
+]
+
+
+def volumes_open_for_their_own_tokens(other_key, sandbox_token):
+    """A volume of another organisation, and tokens that are good for something else."""
+    made = native("POST", "/v1/keys", {"name": "short", "scopes": ["manage"]})
+    mine = e2b.Volume.create(f"mine-{uuid.uuid4().hex[:8]}")
+    same = e2b.Volume.connect(mine.volume_id, api_key=made["token"])
+    theirs = e2b.Volume.create(f"theirs-{uuid.uuid4().hex[:8]}", api_key=other_key)
+    id, nobody = mine.volume_id, "vol_aaaaaaaaaaaaaaaaaaaa"
+    try:
+        mine.write_file("/f", "mine")
+        other, key = {"X-API-KEY": other_key}, {"X-API-KEY": os.environ["E2B_API_KEY"]}
+        for method in ("GET", "DELETE"):
+            there = ask(method, f"/volumes/{id}", None, other)
+            assert there[0] == 404 and ask(method, f"/volumes/{nobody}", None, other)[0] == 404, there
+            assert ask(method, f"/volumes/{id}")[0] == 401
+        assert id not in ask("GET", "/volumes", None, other)[1]
+        mounts = {"templateID": "base", "volumeMounts": [{"name": mine.name, "path": "/data"}]}
+        status, text = ask("POST", "/v2/sandboxes", mounts, other)
+        assert status == 400 and "not found" in text, (status, text)
+        status, text = ask("POST", "/v2/sandboxes", {**mounts, "volumeMounts": [{**mounts["volumeMounts"][0], "x": 1}]}, key)
+        assert status == 400, (status, text)
+
+        def refused(id, token):
+            headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+            for method, what, body in CONTENT:
+                status, text = ask(method, f"/volumecontent/{id}/{what}?path=/f", body, headers)
+                assert status == 401 and json.loads(text)["code"] == "unauthenticated", (method, what, status, text)
+
+        maker, tag = mine.token.split(".")
+        foreign = theirs.token.split(".")[0]
+        for token in (None, "", "x", theirs.token, f"{foreign}.{tag}", f"{maker}.{flipped(tag)}", mine.token + "A" * 300,
+                      sandbox_token, os.environ["E2B_API_KEY"], same.token.split(".")[0] + "." + tag):
+            refused(id, token)
+        for other_id in (theirs.volume_id, nobody, "..%2f..", "x"):
+            refused(other_id, mine.token)
+        # It opens no sandbox, and nothing of the plane.
+        assert ask("GET", "/volumes", None, {"X-API-KEY": mine.token})[0] == 401
+        headers = {"Authorization": f"Bearer {mine.token}"}
+        for query in ("", "path=", "path=/f&path=/g", "path=/f&user=root", "path=/../../etc/passwd", "path=%00", "path=/" + "x" * 5000):
+            status, text = ask("GET", f"/volumecontent/{id}/path?{query}", None, headers)
+            assert status == 400 and json.loads(text)["code"] == "invalid_argument", (query, status, text)
+        for body in (b"", b"null", b'{"mode":4096}', b'{"uid":70000}', b'{"owner":"root"}'):
+            status, text = ask("PATCH", f"/volumecontent/{id}/path?path=/f", body, headers)
+            assert status == 400, (body, status, text)
+        # The token ends with its key.
+        assert same.read_file("/f") == "mine"
+        status, _ = ask("DELETE", f"/v1/keys/{made['id']}", None, {"Authorization": f"Bearer {os.environ['E2B_API_KEY']}"}, os.environ["COVE_URL"])
+        assert status in (200, 204), status
+        refused(id, same.token)
+        assert mine.read_file("/f") == "mine"
+    finally:
+        assert e2b.Volume.destroy(id) is True
+        assert e2b.Volume.destroy(theirs.volume_id, api_key=other_key) is True
 
 
 def revoked_keys_open_nothing():
@@ -263,7 +329,7 @@ def odd_requests(id, token):
     for body in (b"", b"[]", b"{", b"null", b'{"templateID":"base","surprise":1}', b"\xff"):
         status, text = ask("POST", "/v2/sandboxes", body, key)
         assert status == 400 and json.loads(text)["code"] == 400, (body, status, text)
-    for path in ("/nothing", "/v1/sandboxes", "/sandboxes/x/y/z", "/default-templates", "/volumes/a", "/secrets"):
+    for path in ("/nothing", "/v1/sandboxes", "/sandboxes/x/y/z", "/default-templates", "/volumes/a/b", "/secrets"):
         status, text = ask("GET", path, None, key)
         assert status in (404, 501) and json.loads(text)["code"] == status, (path, status, text)
         assert ask("GET", path)[0] == 401, path

@@ -265,8 +265,13 @@ refuses("a context's id is its process's; remove it and make another", ["CodeSan
   }
 });
 
-refuses("there is no MCP gateway in Cove's images", ["Sandbox.getMcpUrl", "Sandbox.getMcpToken"], async function thereIsNoGateway() {
-  await raises("SandboxError", () => Sandbox.create({ mcp: { x: {} } }), "mcp");
+covers(["Sandbox.getMcpUrl", "Sandbox.getMcpToken"], async function aGatewayIsStartedByTheClient() {
+  await raises("SandboxError", () => Sandbox.create("base", { mcp: { x: {} } }), "MCP gateway");
+  await within({}, async (box) => {
+    await box.files.write("/etc/mcp-gateway/.token", "told", { user: "root" });
+    assert.ok(box.getMcpUrl().endsWith("/mcp"));
+    assert.equal(await box.getMcpToken(), "told");
+  });
 });
 
 covers(["Template.exists", "Template.aliasExists"], async function namesThatCanBeBegunFromExist() {
@@ -309,12 +314,33 @@ covers(
   },
 );
 
-refuses(
-  "volumes are managed by Cove's own API",
+covers(
   ["create", "connect", "getInfo", "list", "destroy", "makeDir", "exists", "updateMetadata", "readFile", "writeFile", "remove"].map((name) => `Volume.${name}`),
-  async function volumesAreNotThere() {
-    await raises("VolumeError", () => e2b.Volume.create("mine"), "volumes");
-    await raises("VolumeError", () => e2b.Volume.list(), "volumes");
+  async function volumesAreMadeFilledAndMounted() {
+    const name = `Js_${Math.random().toString(36).slice(2, 10)}`;
+    const volume = await e2b.Volume.create(name);
+    try {
+      assert.equal(volume.name, name);
+      const again = await e2b.Volume.connect(volume.volumeId);
+      assert.equal((await e2b.Volume.getInfo(volume.volumeId)).name, name);
+      assert.ok((await e2b.Volume.list()).some((one) => one.volumeId === volume.volumeId));
+      assert.equal((await volume.makeDir("/a/b", { mode: 0o755, force: true })).mode & 0o777, 0o755);
+      await again.writeFile("/a/b/f", "text ü");
+      assert.equal(await volume.readFile("/a/b/f"), "text ü");
+      assert.deepEqual((await volume.list("/a", { depth: 2 })).map((one) => one.path), ["/a/b", "/a/b/f"]);
+      assert.equal((await volume.updateMetadata("/a/b/f", { mode: 0o600 })).mode, 0o600);
+      assert.equal((await volume.getInfo("/a/b/f")).uid, 9090);
+      await raises("VolumeError", () => volume.writeFile("/a/b/f", "again"), "already exists");
+      await within({ volumeMounts: { "/data": name } }, async (box) => {
+        await box.commands.run("cp /data/a/b/f /tmp/f || true; echo inside > /data/inside", { user: "root" });
+        assert.equal(await volume.readFile("/inside"), "inside\n");
+        assert.deepEqual((await box.getInfo()).volumeMounts.map((mount) => [mount.name, mount.path]), [[name, "/data"]]);
+      });
+      await volume.remove("/a");
+      assert.equal(await volume.exists("/a"), false);
+    } finally {
+      assert.equal(await e2b.Volume.destroy(volume.volumeId), true);
+    }
   },
 );
 

@@ -2,24 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use cove_control::{
-    CodeContext, CodeContextRequest, CodeEvent, CodeOutput, CodeRequest, CodeRun, Language,
-    Principal,
-};
-use cove_dialect::{Front, Slot};
-use cove_model::SandboxId;
+use cove_control::{CodeContext, CodeContextRequest, CodeEvent, CodeOutput, CodeRequest, Language};
+use cove_dialect::{LiveCode, Slot};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
-use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::{Door, Service};
 use crate::Dialect;
@@ -27,8 +22,6 @@ use crate::refusal::{Api, Refusal, entry};
 
 /// Bytes of a request with code in it: each byte may take six in JSON.
 const BODY_MAX: usize = 24 * 1024 * 1024;
-/// How long interrupted code has to end before its context is given to the next caller in any case.
-const INTERRUPTED_WAIT: Duration = Duration::from_secs(5);
 /// Forms of a result and E2B's names for them; others are shown as they are called.
 const FORMS: [(&str, &str); 10] = [
     ("text/plain", "text"),
@@ -109,10 +102,8 @@ pub async fn execute(State(dialect): State<Dialect>, request: Request) -> Result
     let run = control.run_code(door.principal(), door.id.as_str(), request);
     let run = run.await.map_err(inside)?;
     let live = Live {
-        run: Some(run),
-        front: dialect.front.clone(),
-        principal: door.principal().clone(),
-        sandbox: door.id.clone(),
+        run: LiveCode::new(&dialect.front, door.principal(), door.id.as_str(), run),
+        closing: dialect.front.closing.clone(),
         begun: false,
         over: false,
     };
@@ -128,33 +119,10 @@ fn inside(error: cove_control::ControlError) -> Refusal {
 }
 
 struct Live {
-    /// Taken when its caller goes away.
-    run: Option<CodeRun>,
-    front: Front,
-    principal: Principal,
-    sandbox: SandboxId,
+    run: LiveCode,
+    closing: CancellationToken,
     begun: bool,
     over: bool,
-}
-
-/// Nobody waits for the rest: the code is interrupted, and its context is somebody else's as soon as it has ended.
-impl Drop for Live {
-    fn drop(&mut self) {
-        let Some(mut run) = self.run.take().filter(|_| !self.over) else {
-            return;
-        };
-        let (control, principal) = (self.front.control.clone(), self.principal.clone());
-        let sandbox = self.sandbox.clone();
-        self.front.sessions.spawn(async move {
-            let context = run.context().id.clone();
-            let told = control.interrupt_code(&principal, sandbox.as_str(), &context);
-            if let Err(error) = told.await {
-                tracing::debug!(%error, sandbox = %sandbox, "abandoned code cannot be interrupted");
-            }
-            let rest = async { while let Ok(Some(_)) = run.next().await {} };
-            timeout(INTERRUPTED_WAIT, rest).await.ok();
-        });
-    }
 }
 
 fn lines(live: Live, slot: Slot) -> Response {
@@ -183,14 +151,10 @@ impl Live {
             self.begun = true;
             return json!({"type": "number_of_executions", "execution_count": 1});
         }
-        let Some(run) = &mut self.run else {
-            self.over = true;
-            return json!({"type": "end_of_execution"});
-        };
         let said = tokio::select! {
             biased;
-            said = run.next() => said,
-            () = self.front.closing.cancelled() => {
+            said = self.run.next() => said,
+            () = self.closing.cancelled() => {
                 self.over = true;
                 return broken("ServerRestarted", "the server is restarting");
             }

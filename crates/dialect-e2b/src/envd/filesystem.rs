@@ -26,6 +26,9 @@ const LINKS_MAX: usize = 16;
 /// Links of one listing that are followed; the others are shown as they are.
 const LISTED_LINKS_MAX: usize = 256;
 
+/// What a directory takes elsewhere; the filesystem here says 0 of an empty one.
+const BLOCK: u64 = 4096;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct At {
@@ -58,11 +61,15 @@ pub fn entry(info: &FileInfo) -> Value {
     let at = i128::from(info.modified_unix_ms) * 1_000_000;
     let at = OffsetDateTime::from_unix_timestamp_nanos(at).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let mode = info.mode & 0o7777;
+    let size = match kind {
+        FileType::Directory => info.size.max(BLOCK),
+        _ => info.size,
+    };
     let mut told = json!({
         "name": info.name,
         "type": name,
         "path": info.path,
-        "size": info.size.to_string(),
+        "size": size.to_string(),
         "mode": mode,
         "permissions": permissions(letter, mode),
         "owner": info.owner,

@@ -35,6 +35,9 @@ const ALL_MAX: usize = 4096;
 const CHANGES_MAX: usize = 8192;
 /// How long a watcher nobody asks for is kept.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
+/// How long changes may take from the sandbox to here, and how often is looked whether one came.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -346,6 +349,7 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
         asked.asked = Instant::now();
         Arc::clone(&asked.changes)
     };
+    arrive(&changes).await;
     let mut changes = locked(&changes);
     if std::mem::take(&mut changes.lost) {
         drop(changes.take());
@@ -359,6 +363,20 @@ pub async fn events(State(dialect): State<Dialect>, request: Request) -> Result<
     }
     let events = changes.take();
     Ok(wire::answer(json!({"events": events})))
+}
+
+/// What happened before this call may still be on its way from the sandbox: it is waited for, where nothing is here yet.
+async fn arrive(changes: &Mutex<Changes>) {
+    let until = Instant::now() + ON_ITS_WAY;
+    while Instant::now() < until {
+        {
+            let changes = locked(changes);
+            if changes.lost || changes.ended.is_some() || !changes.events.is_empty() {
+                return;
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 pub async fn remove(State(dialect): State<Dialect>, request: Request) -> Result<Response, Unary> {

@@ -4,6 +4,7 @@
 //! three things, and those are Cove's modes: everything, nothing, or nothing but a list.
 
 use cove_control::ControlError;
+use cove_dialect::network::{cleared, entries};
 use cove_model::network::Entry;
 use cove_model::{NetworkMode, NetworkPolicy};
 
@@ -23,7 +24,8 @@ pub fn policy(
     let wanted = wanted.unwrap_or(&empty);
     refuse_the_rest(wanted)?;
     let refused = wanted.deny_out.as_deref().unwrap_or_default();
-    if let Some(other) = refused.iter().find(|entry| *entry != EVERYWHERE) {
+    let other = refused.iter().find(|entry| cleared(entry) != EVERYWHERE);
+    if let Some(other) = other {
         return Err(Refusal::invalid(format!(
             "denyOut '{other}': Cove refuses everything but a list, or nothing; denyOut takes only {EVERYWHERE}"
         )));
@@ -34,7 +36,7 @@ pub fn policy(
     let (mode, allow) = match (closed, allowed) {
         (true, []) => (NetworkMode::None, None),
         (true, list) => {
-            let list = Entry::list(list).map_err(ControlError::from)?;
+            let list = entries(list).map_err(ControlError::from)?;
             (NetworkMode::Allowlist, Some(list))
         }
         (false, []) => (NetworkMode::Open, None),
@@ -118,6 +120,9 @@ mod tests {
         assert_eq!(mode(list, None).unwrap(), NetworkMode::Allowlist);
         let list = r#"{"allowOut":["a.example"]}"#;
         assert_eq!(mode(list, Some(false)).unwrap(), NetworkMode::Allowlist);
+        let bits = r#"{"denyOut":["0.0.0.0/0"],"allowOut":["203.0.113.9/24"]}"#;
+        let policy = policy(Some(&network(bits)), None, None).unwrap();
+        assert_eq!(shown(&policy).allow_out, ["203.0.113.0/24"]);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::IntoResponse;
 use cove_control::{
-    Base, Control, ControlError, CreateSandbox, PageRequest, Principal, Sandbox, SandboxFilter,
-    SandboxPatch, Source,
+    Base, Control, ControlError, CreateSandbox, ErrorCode, PageRequest, Principal, Sandbox,
+    SandboxFilter, SandboxPatch, Source,
 };
 use cove_model::{SandboxId, SandboxSpec, State as Life};
 use percent_encoding::percent_decode_str;
@@ -20,8 +20,10 @@ use super::shapes::{
     Opened, Pause, Timeout,
 };
 use super::steps::{HOME, USER};
+use super::volumes::{Mount, Names};
 use super::{
-    Answer, Caller, Json, Query, Which, network, nothing, one, settings, templates, with_status,
+    Answer, Caller, Json, Query, Which, network, nothing, one, settings, templates, volumes,
+    with_status,
 };
 use crate::envd::{ACCESS, TRAFFIC};
 use crate::refusal::{Api, Kind, Refusal};
@@ -75,15 +77,7 @@ pub async fn create(
     Json(request): Json<NewSandbox>,
 ) -> Answer {
     let refused = [
-        (request.mcp.is_some(), "mcp"),
         (request.iam.is_some(), "iam"),
-        (
-            request
-                .volume_mounts
-                .as_ref()
-                .is_some_and(|v| !v.is_empty()),
-            "volumeMounts",
-        ),
         (request.secure == Some(false), "secure: false"),
     ];
     if let Some((_, what)) = refused.iter().find(|(asked, _)| *asked) {
@@ -104,6 +98,9 @@ pub async fn create(
         ..base.spec
     };
     spec.add_env(request.env.unwrap_or_default());
+    if let Some(asked) = request.volume_mounts.filter(|asked| !asked.is_empty()) {
+        spec.volumes = volumes::mounts(control, &principal, &asked).await?;
+    }
     let request = CreateSandbox {
         spec,
         from: base.from,
@@ -129,11 +126,28 @@ async fn base(control: &Control, principal: &Principal, template: &str) -> Resul
     let source = match templates::find(control, principal, template).await? {
         Some(found) => Source::Template(found.id.to_string()),
         None => Source::SnapshotOrImage {
-            name: template.to_owned(),
+            name: snapshot_or_image(control, principal, template).await?,
             memory: true,
         },
     };
     Ok(control.base(principal, source).await?)
+}
+
+/// What a snapshot of this name is called here, where there is one.
+async fn snapshot_or_image(
+    control: &Control,
+    principal: &Principal,
+    name: &str,
+) -> Result<String, ControlError> {
+    let kept = naming::snapshot_kept(name);
+    if kept == name {
+        return Ok(kept);
+    }
+    match control.get_snapshot(principal, &kept).await {
+        Ok(_) => Ok(kept),
+        Err(error) if error.code == ErrorCode::NotFound => Ok(name.to_owned()),
+        Err(error) => Err(error),
+    }
 }
 
 pub async fn get(
@@ -145,6 +159,8 @@ pub async fn get(
     let sandbox = control.get_sandbox(&principal, id.as_str()).await?;
     let policy = &sandbox.spec.lifecycle;
     let shown = network::shown(&sandbox.spec.network);
+    let volumes = &sandbox.spec.volumes;
+    let mounted = Names::default().of(control, &principal, volumes).await?;
     with_status(
         StatusCode::OK,
         Detail {
@@ -159,12 +175,12 @@ pub async fn get(
                     false => "kill",
                 },
             },
-            listed: listed(&sandbox),
+            listed: listed(&sandbox, mounted),
         },
     )
 }
 
-fn listed(sandbox: &Sandbox) -> Listed {
+fn listed(sandbox: &Sandbox, volume_mounts: Vec<Mount>) -> Listed {
     let limits = &sandbox.limits;
     Listed {
         template: naming::template_of(&sandbox.spec, sandbox.origin.as_ref()),
@@ -182,6 +198,7 @@ fn listed(sandbox: &Sandbox) -> Listed {
             false => "running",
         },
         metadata: sandbox.spec.labels.clone(),
+        volume_mounts,
     }
 }
 
@@ -205,16 +222,17 @@ pub async fn list(
     Caller(principal): Caller,
     Query(query): Query<ListQuery>,
 ) -> Answer {
+    let oldest_first = match query.order.as_deref() {
+        None | Some("desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(Refusal::invalid("order must be asc or desc").into()),
+    };
     let filter = SandboxFilter {
         states: states(query.state.as_deref())?,
         name: None,
         labels: labels(query.metadata.as_deref())?,
+        oldest_first,
     };
-    if query.order.as_deref().is_some_and(|order| order != "desc") {
-        return Err(
-            Refusal::unsupported("order: newest first is the only order, so this order").into(),
-        );
-    }
     let after = query.started_after.as_deref().map(|text| {
         OffsetDateTime::parse(text, &Rfc3339)
             .map_err(|_| Refusal::invalid("startedAfter is not a time"))
@@ -225,14 +243,20 @@ pub async fn list(
         cursor: query.next_token,
     };
     let control = &dialect.front.control;
-    let page = control.list_sandboxes(&principal, &filter, &page).await?;
-    let wanted = |sandbox: &&Sandbox| {
+    let wanted = |sandbox: &Sandbox| {
         let started = sandbox.started_at.unwrap_or(sandbox.created_at);
         let template = naming::template_of(&sandbox.spec, sandbox.origin.as_ref());
-        after.is_none_or(|after| started > after)
+        after.is_none_or(|after| started >= after)
             && query.template.as_ref().is_none_or(|one| *one == template)
     };
-    let shown: Vec<Listed> = page.items.iter().filter(wanted).map(listed).collect();
+    let page = control.pick_sandboxes(&principal, &filter, &page, wanted);
+    let page = page.await?;
+    let mut names = Names::default();
+    let mut shown: Vec<Listed> = Vec::with_capacity(page.items.len());
+    for sandbox in &page.items {
+        let mounted = names.of(control, &principal, &sandbox.spec.volumes).await?;
+        shown.push(listed(sandbox, mounted));
+    }
     let mut response = axum::Json(shown).into_response();
     if let Some(cursor) = page.next_cursor {
         let value = HeaderValue::from_str(&cursor)

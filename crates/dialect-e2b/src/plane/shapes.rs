@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::volumes::Mount;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewSandbox {
@@ -25,10 +27,12 @@ pub struct NewSandbox {
     pub metadata: Option<BTreeMap<String, String>>,
     #[serde(default, rename = "envVars")]
     pub env: Option<BTreeMap<String, String>>,
-    pub mcp: Option<Value>,
+    /// What the client tells the gateway that it starts itself, by a command in the sandbox.
+    #[serde(rename = "mcp")]
+    pub _mcp: Option<serde_json::Map<String, Value>>,
     pub iam: Option<Value>,
     #[serde(rename = "volumeMounts")]
-    pub volume_mounts: Option<Vec<Value>>,
+    pub volume_mounts: Option<Vec<Mount>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,6 +168,8 @@ pub struct Listed {
     pub disk_mb: u64,
     pub state: &'static str,
     pub metadata: BTreeMap<String, String>,
+    #[serde(rename = "volumeMounts", skip_serializing_if = "Vec::is_empty")]
+    pub volume_mounts: Vec<Mount>,
 }
 
 #[derive(Debug, Serialize)]

@@ -19,7 +19,11 @@ const FORKS_MAX: u32 = 20;
 fn shown(row: &SnapshotRecord) -> SnapshotShown {
     SnapshotShown {
         id: row.id.to_string(),
-        names: row.name.iter().cloned().collect(),
+        names: row
+            .name
+            .iter()
+            .map(|name| naming::snapshot_shown(name))
+            .collect(),
     }
 }
 
@@ -30,7 +34,7 @@ pub async fn take(
     Json(request): Json<NewSnapshot>,
 ) -> Answer {
     let wish = TakeSnapshot {
-        name: request.name,
+        name: request.name.as_deref().map(naming::snapshot_kept),
         memory: request.memory.unwrap_or(true),
         durable: false,
         idempotency_key: None,
@@ -57,14 +61,16 @@ pub async fn list(
         cursor: query.next_token,
     };
     let which = sandbox.as_ref().map(|id| id.as_str());
-    let page = control.list_snapshots(&principal, which, &page).await?;
-    let rows: Vec<SnapshotShown> = page
-        .items
-        .iter()
-        .filter(|row| matches!(row.kind, SnapshotKind::Manual | SnapshotKind::Import))
-        .filter(|row| query.name.is_none() || row.name == query.name)
-        .map(shown)
-        .collect();
+    let name = query.name.as_deref().map(naming::snapshot_kept);
+    let wanted = |row: &SnapshotRecord| {
+        matches!(row.kind, SnapshotKind::Manual | SnapshotKind::Import)
+            && name
+                .as_ref()
+                .is_none_or(|name| row.name.as_ref() == Some(name))
+    };
+    let page = control.pick_snapshots(&principal, which, &page, wanted);
+    let page = page.await?;
+    let rows: Vec<SnapshotShown> = page.items.iter().map(shown).collect();
     let mut response = axum::Json(rows).into_response();
     if let Some(cursor) = page.next_cursor {
         let value = HeaderValue::from_str(&cursor)

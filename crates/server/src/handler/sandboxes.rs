@@ -153,6 +153,7 @@ pub async fn list(
         states: query.state.into_iter().collect(),
         name: query.name,
         labels: labels(query.labels.as_deref())?,
+        oldest_first: false,
     };
     let found = app
         .control

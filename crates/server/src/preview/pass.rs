@@ -15,7 +15,7 @@ pub const TOKEN_FIELD: &str = "cove_token";
 const KEY_HEADER: HeaderName = HeaderName::from_static("x-cove-key");
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-cove-token");
 /// What clients of E2B show instead.
-const ACCESS_HEADER: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+pub const ACCESS_HEADER: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 /// The same in Daytona's words, for programs written with its SDKs.
 const DAYTONA_TOKEN_HEADER: HeaderName = HeaderName::from_static("x-daytona-preview-token");
 const OWN_HEADERS: &str = "x-cove-";

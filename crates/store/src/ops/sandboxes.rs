@@ -183,7 +183,8 @@ pub struct List {
 impl Op for List {
     type Out = Page<SandboxRecord>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let mut list = Newest::of(COLUMNS, "sandboxes", &self.page)?;
+        let oldest_first = self.filter.oldest_first;
+        let mut list = Newest::ordered(COLUMNS, "sandboxes", &self.page, oldest_first)?;
         list.and("deleted_at IS NULL");
         match &self.whose {
             Whose::Org(org) => list.equal("org", org),

@@ -214,6 +214,29 @@ pub async fn lists_filter_and_page_while_rows_come_and_go(store: Arc<dyn Store>)
         seen.windows(2).all(|pair| pair[0] > pair[1]),
         "newest first"
     );
+    let oldest_first = SandboxFilter {
+        oldest_first: true,
+        ..SandboxFilter::default()
+    };
+    let mut page = PageRequest {
+        limit: 7,
+        cursor: None,
+    };
+    let mut all = Vec::new();
+    loop {
+        let found = store.sandboxes(&ours, &oldest_first, &page).await.unwrap();
+        all.extend(found.items.iter().map(|s| (s.created_at, s.id.clone())));
+        // A list goes on behind any row of it, not only where the database ended a page.
+        let last = found.items.last().unwrap();
+        let behind = cove_store::cursor_behind(last.created_at, last.id.as_str());
+        if found.next_cursor.is_none() {
+            break;
+        }
+        assert_eq!(found.next_cursor.as_ref(), Some(&behind));
+        page.cursor = Some(behind);
+    }
+    assert_eq!(all.len(), 20);
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "oldest first");
     let bad = PageRequest {
         limit: 5,
         cursor: Some("%%%".into()),
