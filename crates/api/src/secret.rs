@@ -75,6 +75,21 @@ pub struct Secret {
     pub last_used_at: Option<Timestamp>,
     /// Requests that it was put into.
     pub uses: u64,
+    /// Only in the answer of setting it: ids of hosts that could not be reached. The server sends them the change again
+    /// until they answer; until then the previous version is in force there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_pending: Vec<String>,
+}
+
+/// Answer of `DELETE /v1/secrets/{secret}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemovedSecret {
+    /// Name of the secret.
+    pub name: String,
+    /// Ids of hosts that could not be reached. The server sends them the change again until they answer; until then
+    /// their sandboxes can use the secret.
+    #[serde(default)]
+    pub hosts_pending: Vec<String>,
 }
 
 /// A limit of a secret, and what was used of it.

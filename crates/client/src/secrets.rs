@@ -1,6 +1,6 @@
 //! Secrets.
 
-use cove_api::secret::{RotatedSecretKeys, Secret, SecretUser, SetSecret};
+use cove_api::secret::{RemovedSecret, RotatedSecretKeys, Secret, SecretUser, SetSecret};
 use cove_api::{Page, PageQuery};
 use http::Method;
 
@@ -16,9 +16,10 @@ impl Client {
         self.post("/v1/secrets", set).await
     }
 
-    pub async fn remove_secret(&self, name: &str) -> Result<(), ClientError> {
+    pub async fn remove_secret(&self, name: &str) -> Result<RemovedSecret, ClientError> {
         let path = format!("/v1/secrets/{}", segment(name));
-        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
+        self.json(Method::DELETE, &path, &[], Outgoing::empty())
+            .await
     }
 
     /// Which sandboxes used it, the latest first.

@@ -69,6 +69,14 @@ pub enum GuestAction {
 }
 
 impl GuestAction {
+    /// Starts programs, which get what the sandbox's secrets put into their environment.
+    fn runs_programs(self) -> bool {
+        matches!(
+            self,
+            Self::Exec | Self::ProcessStart | Self::CodeContext | Self::CodeRun
+        )
+    }
+
     /// The name audit records use, for those that are audited.
     pub fn audited_as(self) -> Option<&'static str> {
         Some(match self {
@@ -590,7 +598,14 @@ impl Control {
         ) {
             self.checkpoint_before_command(&record).await?;
         }
-        let inside = self.furnish(&record).await?;
+        let inside = match self.furnish(&record).await {
+            // What is in the way inside can be removed by these.
+            Err(error) if !action.runs_programs() => {
+                tracing::debug!(%error, sandbox = %record.id, "cannot write what its secrets need");
+                None
+            }
+            outcome => outcome?,
+        };
         let trust = self.add_authorities(&record, inside.as_ref()).await?;
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());

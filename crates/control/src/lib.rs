@@ -114,7 +114,7 @@ pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};
 pub use relayed::RELAYED;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
-pub use secrets::{SandboxAuthorities, SecretBudget, SetSecret};
+pub use secrets::{SandboxAuthorities, SecretBudget, SecretChange, SetSecret};
 pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
     Base, Children, ForkRequest, Imported, RolledBack, Source, TakeSnapshot, Taken, Timeline,

@@ -5,7 +5,7 @@
 
 use cove_limits::SECRETS_MAX;
 use cove_model::secret::{OrgKeys, SecretBinding, check_secret_name, check_secret_value};
-use cove_model::{OrgId, SecretId};
+use cove_model::{HostId, OrgId, SecretId};
 use cove_store::{Page, PageRequest, Scope, SecretRecord, SecretUsage, StoreError};
 use cove_vault::{About, Zeroizing};
 
@@ -20,6 +20,7 @@ const TRIES_MAX: u32 = 4;
 mod authorities;
 mod budgets;
 mod given;
+mod inside;
 mod telling;
 
 pub use authorities::SandboxAuthorities;
@@ -34,6 +35,14 @@ pub struct SetSecret {
     pub name: String,
     pub value: Zeroizing<String>,
     pub binding: SecretBinding,
+}
+
+/// A change that is kept, and where it is not in force yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SecretChange<T> {
+    pub done: T,
+    /// Hosts that could not be told. They go on with what they knew until they are reached.
+    pub not_told: Vec<HostId>,
 }
 
 impl std::fmt::Debug for SetSecret {
@@ -51,7 +60,7 @@ impl Control {
         &self,
         principal: &Principal,
         request: SetSecret,
-    ) -> Result<SecretRecord, ControlError> {
+    ) -> Result<SecretChange<SecretRecord>, ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
         self.to_the_end(async move {
             let mut operation = Operation::new("secret.set", request.name.as_str());
@@ -66,10 +75,13 @@ impl Control {
             let limits = request.binding.limits.iter();
             let limits: String = limits.map(|limit| format!(", {limit}")).collect();
             operation.detail = Some(format!("{usage} at {}{asks}{limits}", hosts.join(" ")));
-            let outcome = control.try_set_secret(&principal, &request).await;
-            if outcome.is_ok() {
-                control.spread_secrets(&principal.org).await;
-            }
+            let outcome = match control.try_set_secret(&principal, &request).await {
+                Ok(done) => Ok(SecretChange {
+                    done,
+                    not_told: control.spread_secrets(&principal.org).await,
+                }),
+                Err(error) => Err(error),
+            };
             control.conclude(&principal, operation, outcome).await
         })
         .await
@@ -163,7 +175,7 @@ impl Control {
         &self,
         principal: &Principal,
         name: &str,
-    ) -> Result<(), ControlError> {
+    ) -> Result<SecretChange<()>, ControlError> {
         let (control, principal, name) = (self.clone(), principal.clone(), name.to_owned());
         self.to_the_end(async move {
             let outcome = async {
@@ -173,8 +185,10 @@ impl Control {
                     StoreError::NotFound { .. } => ControlError::not_found("secret", &name),
                     other => ControlError::from(other),
                 })?;
-                control.spread_secrets(&principal.org).await;
-                Ok(())
+                Ok(SecretChange {
+                    done: (),
+                    not_told: control.spread_secrets(&principal.org).await,
+                })
             }
             .await;
             let operation = Operation::new("secret.remove", name.as_str());

@@ -2438,6 +2438,17 @@ export interface components {
             /** @description User whose permissions apply; default: the sandbox's user. */
             user?: string | null;
         };
+        /** @description Answer of `DELETE /v1/secrets/{secret}`. */
+        RemovedSecret: {
+            /**
+             * @description Ids of hosts that could not be reached. The server sends them the change again until they answer; until then
+             *     their sandboxes can use the secret.
+             * @default []
+             */
+            hosts_pending: string[];
+            /** @description Name of the secret. */
+            name: string;
+        };
         /** @description Body of `POST /v1/leases/renew`. */
         RenewLeases: {
             /** @description Holder of the leases. */
@@ -2809,6 +2820,11 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description Hosts that it may be sent to. */
             hosts: string[];
+            /**
+             * @description Only in the answer of setting it: ids of hosts that could not be reached. The server sends them the change again
+             *     until they answer; until then the previous version is in force there.
+             */
+            hosts_pending?: string[];
             /** @description Id. */
             id: string;
             /** @description Time of the last use. */

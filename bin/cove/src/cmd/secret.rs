@@ -35,6 +35,7 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
                 limits,
             };
             let secret = client.set_secret(&set).await?;
+            tell_missing(&secret.hosts_pending);
             match json {
                 true => output::json(&secret),
                 false => output::line(&format!("{} version {}", secret.name, secret.version)),
@@ -59,7 +60,8 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
         }
         SecretCommand::Rm { names } => {
             for name in names {
-                client.remove_secret(&name).await?;
+                let removed = client.remove_secret(&name).await?;
+                tell_missing(&removed.hosts_pending);
                 output::done("deleted", &name, json)?;
             }
             Ok(())
@@ -71,6 +73,15 @@ pub async fn run(client: &Client, command: SecretCommand, json: bool) -> Result<
                 false => output::line(&format!("{} organisations", rotated.organisations)),
             }
         }
+    }
+}
+
+fn tell_missing(hosts: &[String]) {
+    if !hosts.is_empty() {
+        let hosts = crate::report::printable(&hosts.join(", "));
+        eprintln!(
+            "warning: not in force yet on {hosts}: the server cannot reach them and tries again"
+        );
     }
 }
 

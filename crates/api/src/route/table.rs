@@ -838,7 +838,8 @@ pub const ROUTES: &[Route] = &[
         "/v1/secrets/{secret}",
         Admin,
         "Remove a secret and close connections that used it",
-    ),
+    )
+    .reply::<secret::RemovedSecret>(200),
     get(
         Op::SecretUses,
         "/v1/secrets/{secret}/uses",

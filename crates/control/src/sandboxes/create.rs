@@ -425,7 +425,12 @@ impl Control {
         outcome: Result<SandboxRecord, Unmade>,
     ) -> Result<SandboxRecord, ControlError> {
         match outcome {
-            Ok(made) => Ok(made),
+            Ok(made) => {
+                if made.origin.is_some() {
+                    self.furnish_early(&made).await;
+                }
+                Ok(made)
+            }
             Err(Unmade::Image(error)) => {
                 self.unmake(record, &missing_image(record)).await;
                 Err(error)

@@ -9,7 +9,8 @@ use cove_model::{OrgId, SandboxId};
 use cove_store::SandboxRecord;
 use parking_lot::Mutex;
 
-use super::given::{BUNDLE_VARIABLES, BUNDLES, Inside, NODE_VARIABLE, ROOT, contains, read, write};
+use super::given::{BUNDLE_VARIABLES, Inside, NODE_VARIABLE, ROOT};
+use super::inside::{BUNDLES, contains, read, write};
 use crate::Control;
 use crate::error::ControlError;
 

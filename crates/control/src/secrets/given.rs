@@ -1,13 +1,12 @@
 //! Secrets in sandboxes: which may be held, what hosts are told of them, and what stands for them inside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cove_model::secret::{SecretBinding, SecretGrant};
-use cove_model::{OrgId, SandboxId, SandboxSpec};
-use cove_protocol::client::{Guest, GuestError};
-use cove_protocol::message::{ErrorCode as GuestCode, ReadFile, WriteFile};
+use cove_model::{ImageId, OrgId, SandboxId, SandboxSpec, State};
 use cove_store::SandboxRecord;
 use cove_vault::Zeroizing;
 use parking_lot::Mutex;
@@ -16,20 +15,8 @@ use crate::Control;
 use crate::error::{ControlError, ErrorCode};
 use crate::hosts::Host;
 
-/// The bundles of certificates that programs look at: Debian's and Alpine's, Fedora's.
-pub(super) const BUNDLES: [&str; 2] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-];
-/// Where `update-ca-certificates` and `update-ca-trust` find the organisation's authority when they write those anew.
-const ANCHORS: [&str; 2] = [
-    "/usr/local/share/ca-certificates/cove-secrets.crt",
-    "/etc/pki/ca-trust/source/anchors/cove-secrets.crt",
-];
-/// The authority alone.
-pub(crate) const AUTHORITY_FILE: &str = "/etc/cove/secrets-ca.pem";
-/// A bundle above this is not one.
-const BUNDLE_BYTES_MAX: usize = 4 << 20;
+use super::inside::{AUTHORITY_FILE, distrust_others, put, trust};
+
 /// Variables that make programs with roots of their own look at a bundle.
 pub(super) const BUNDLE_VARIABLES: [&str; 7] = [
     "SSL_CERT_FILE",
@@ -42,10 +29,20 @@ pub(super) const BUNDLE_VARIABLES: [&str; 7] = [
 ];
 pub(super) const NODE_VARIABLE: &str = "NODE_EXTRA_CA_CERTS";
 pub(super) const ROOT: &str = "root";
+/// How long a fork or a rollback waits for what is put inside. The next command does it otherwise.
+const EARLY_MAX: Duration = Duration::from_secs(10);
+/// Images that are known to have no other organisation's authority.
+const CLEAN_IMAGES_MAX: usize = 4096;
 
 /// What this process has put into which sandboxes, and where.
 #[derive(Debug, Default)]
-pub(crate) struct Furnished(Mutex<HashMap<SandboxId, Arc<Inside>>>);
+pub(crate) struct Furnished {
+    inside: Mutex<HashMap<SandboxId, Arc<Inside>>>,
+    /// Sandboxes without secrets that trust no other organisation's authority.
+    clean: Mutex<HashSet<SandboxId>>,
+    /// Images of which the same is known. An organisation hears nothing from another one's sandboxes.
+    clean_images: Mutex<HashSet<(OrgId, ImageId)>>,
+}
 
 /// What is inside for the placeholders that a sandbox has.
 pub(crate) struct Inside {
@@ -65,21 +62,48 @@ impl std::fmt::Debug for Inside {
 impl Furnished {
     /// Values of exposed secrets may have changed: they are asked for again with the next command.
     pub fn forget_exposed(&self) {
-        self.0.lock().retain(|_, inside| inside.exposed.is_empty());
+        let mut all = self.inside.lock();
+        all.retain(|_, inside| inside.exposed.is_empty());
     }
 
     fn of(&self, record: &SandboxRecord) -> Option<Arc<Inside>> {
-        let found = self.0.lock().get(&record.id).cloned();
+        let found = self.inside.lock().get(&record.id).cloned();
         found.filter(|inside| inside.placeholders == record.facts.placeholders)
     }
 
     pub fn forget(&self, id: &SandboxId) {
-        self.0.lock().remove(id);
+        self.inside.lock().remove(id);
+        self.clean.lock().remove(id);
     }
 
     pub fn len(&self) -> usize {
-        self.0.lock().len()
+        self.inside.lock().len() + self.clean.lock().len()
     }
+
+    fn is_clean(&self, record: &SandboxRecord) -> bool {
+        let Some(image) = image_of(record) else {
+            return self.clean.lock().contains(&record.id);
+        };
+        self.clean_images.lock().contains(&image)
+    }
+
+    fn note_clean(&self, record: &SandboxRecord) {
+        let Some(image) = image_of(record) else {
+            self.clean.lock().insert(record.id.clone());
+            return;
+        };
+        let mut images = self.clean_images.lock();
+        if images.len() >= CLEAN_IMAGES_MAX {
+            images.clear();
+        }
+        images.insert(image);
+    }
+}
+
+/// The image of a sandbox that began with nothing else.
+fn image_of(record: &SandboxRecord) -> Option<(OrgId, ImageId)> {
+    let image = record.facts.image.clone()?;
+    (record.origin.is_none() && record.head.is_none()).then(|| (record.org.clone(), image))
 }
 
 impl Inside {
@@ -179,10 +203,11 @@ impl Control {
         &self,
         record: &SandboxRecord,
     ) -> Result<Option<Arc<Inside>>, ControlError> {
+        let host = self.host_of(&record.host)?;
         if record.spec.secrets.is_empty() {
+            self.clean(record, &host).await;
             return Ok(None);
         }
-        let host = self.host_of(&record.host)?;
         if let Some(inside) = host.furnished.of(record) {
             return Ok(Some(inside));
         }
@@ -215,106 +240,50 @@ impl Control {
             if let (Some(path), Some(text)) = (&grant.file, inside.text_of(grant)) {
                 let owner = record.spec.user.clone().unwrap_or_else(|| ROOT.into());
                 let text = Bytes::copy_from_slice(text.as_bytes());
-                write(&guest, path, text, Some(0o600), owner).await?;
+                put(&guest, path, text, 0o600, owner).await?;
             }
         }
-        let mut all = host.furnished.0.lock();
+        if bundle.is_none() {
+            distrust_others(&guest, Some(&keys.authority)).await?;
+        }
+        let mut all = host.furnished.inside.lock();
         all.insert(record.id.clone(), Arc::clone(&inside));
         Ok(Some(inside))
     }
-}
 
-/// Adds the authority to the image's bundles; the one that programs are pointed to.
-async fn trust(guest: &Guest, authority: &str) -> Result<&'static str, ControlError> {
-    let ours = Bytes::copy_from_slice(authority.as_bytes());
-    write(
-        guest,
-        AUTHORITY_FILE,
-        ours.clone(),
-        Some(0o644),
-        ROOT.into(),
-    )
-    .await?;
-    let mut found = None;
-    for (bundle, anchor) in BUNDLES.iter().zip(ANCHORS) {
-        let Some(mut text) = read(guest, bundle).await? else {
-            continue;
+    /// A snapshot or an image can come from another organisation, whose authority it would go on to trust.
+    async fn clean(&self, record: &SandboxRecord, host: &Host) {
+        if host.furnished.is_clean(record) {
+            return;
+        }
+        let cleaned = async {
+            let keys = self.store().secret_keys(&record.org).await?;
+            let ours = keys.as_ref().map(|keys| keys.authority.as_str());
+            distrust_others(&self.guest_of(record), ours).await
         };
-        found = found.or(Some(*bundle));
-        if !contains(&text, authority.trim().as_bytes()) {
-            if !text.ends_with(b"\n") {
-                text.push(b'\n');
+        match cleaned.await {
+            Ok(true) => {
+                tracing::info!(sandbox = %record.id, "removed another organisation's certificate authority from a copy");
             }
-            text.extend_from_slice(authority.as_bytes());
-            write(guest, bundle, text.into(), Some(0o644), ROOT.into()).await?;
-        }
-        write(guest, anchor, ours.clone(), Some(0o644), ROOT.into()).await?;
-    }
-    match found {
-        Some(bundle) => Ok(bundle),
-        // An image without roots trusts nobody; now it trusts the bound hosts.
-        None => {
-            write(guest, BUNDLES[0], ours, Some(0o644), ROOT.into()).await?;
-            Ok(BUNDLES[0])
+            Ok(false) => host.furnished.note_clean(record),
+            Err(error) => {
+                tracing::debug!(%error, sandbox = %record.id, "cannot look for certificate authorities of other organisations");
+            }
         }
     }
-}
 
-pub(super) fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
-}
-
-pub(super) async fn read(guest: &Guest, path: &str) -> Result<Option<Vec<u8>>, ControlError> {
-    let wanted = ReadFile {
-        path: path.to_owned(),
-        user: ROOT.into(),
-        ..ReadFile::default()
-    };
-    let mut reader = match guest.read_file(wanted).await {
-        Ok(reader) => reader,
-        Err(error) if is_absent(&error) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let mut text = Vec::new();
-    loop {
-        match reader.next().await {
-            Ok(Some(piece)) if text.len() + piece.len() <= BUNDLE_BYTES_MAX => {
-                text.extend_from_slice(&piece);
-            }
-            Ok(Some(_)) => {
-                return Err(ControlError::conflict(format!(
-                    "{path} in the sandbox is too large for a bundle of certificates"
-                )));
-            }
-            Ok(None) => return Ok(Some(text)),
-            Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(error.into()),
+    /// For copies and rollbacks, which may run programs before the first command: their files hold what counts for
+    /// them as soon as the caller hears of them. What fails here is done, or told, by the next command.
+    pub(crate) async fn furnish_early(&self, record: &SandboxRecord) {
+        if record.spec.secrets.is_empty() || record.state != State::Running {
+            return;
         }
+        let furnished = tokio::time::timeout(EARLY_MAX, self.furnish(record)).await;
+        let failed = match furnished {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the guest does not answer".to_owned(),
+        };
+        tracing::warn!(error = failed, sandbox = %record.id, "cannot write placeholders into a copy; the next command does");
     }
-}
-
-fn is_absent(error: &GuestError) -> bool {
-    let absent = [GuestCode::NotFound, GuestCode::NotADirectory];
-    error.code().is_some_and(|code| absent.contains(&code))
-}
-
-pub(super) async fn write(
-    guest: &Guest,
-    path: &str,
-    bytes: Bytes,
-    mode: Option<u32>,
-    owner: String,
-) -> Result<(), ControlError> {
-    let wanted = WriteFile {
-        path: path.to_owned(),
-        user: ROOT.into(),
-        mode,
-        owner,
-        parents: true,
-        ..WriteFile::default()
-    };
-    let mut upload = guest.write_file(wanted).await?;
-    upload.write(bytes).await?;
-    upload.finish().await?;
-    Ok(())
 }

@@ -140,22 +140,25 @@ impl Control {
     }
 
     /// Every host hears of a change before its caller does. One that does not answer is told until it has heard, or
-    /// until it is another process, which asks for everything.
-    pub(super) async fn spread_secrets(&self, org: &OrgId) {
+    /// until it is another process, which asks for everything. Those that have not heard: what they were told before
+    /// is in force there.
+    pub(super) async fn spread_secrets(&self, org: &OrgId) -> Vec<HostId> {
         let hosts = self.hosts();
         let told = hosts.iter().map(|host| async move {
-            self.tell_or_repeat(org, host).await;
+            let heard = self.tell_or_repeat(org, host).await;
             host.furnished.forget_exposed();
+            (!heard).then(|| host.id.clone())
         });
-        join_all(told).await;
+        join_all(told).await.into_iter().flatten().collect()
     }
 
-    async fn tell_or_repeat(&self, org: &OrgId, host: &Arc<Host>) {
+    /// `false` when the host has not heard and is told again.
+    async fn tell_or_repeat(&self, org: &OrgId, host: &Arc<Host>) -> bool {
         match self.tell_secrets(org, host).await {
-            Ok(()) => return,
+            Ok(()) => return true,
             Err(error) if is_final(&error) => {
                 tracing::debug!(%error, host = %host.id, "cannot send the secrets of an organisation to a host");
-                return;
+                return true;
             }
             Err(error) => {
                 tracing::warn!(%error, %org, host = %host.id, "cannot send changed secrets to a host; retrying");
@@ -163,7 +166,7 @@ impl Control {
         }
         let told = (org.clone(), host.id.clone());
         if !self.0.secrets.missed(&told) {
-            return;
+            return false;
         }
         let (control, host) = (self.clone(), Arc::clone(host));
         self.0.tasks.changes.spawn(async move {
@@ -189,6 +192,7 @@ impl Control {
                 pause = (pause * 2).min(RETRY_MAX);
             }
         });
+        false
     }
 
     /// Collects what was used on a host, and tells a runner that has just begun about all secrets.

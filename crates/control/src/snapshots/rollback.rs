@@ -102,6 +102,8 @@ impl Control {
                 self.move_head(&kept).await?;
                 self.0.in_use.activity.note(&record.id, self.moment());
                 let now = self.reread_any(&record.id, record.id.as_str()).await?;
+                self.host_of(&now.host)?.furnished.forget(&now.id);
+                self.furnish_early(&now).await;
                 self.meter_now(&now, None).await;
                 Ok(RolledBack {
                     sandbox: now.into(),

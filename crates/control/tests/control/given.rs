@@ -245,16 +245,23 @@ async fn a_host_without_a_network_is_not_told_again() {
         message: "broken".into(),
     }));
     for _ in 0..3 {
-        control
-            .set_secret(root, set("github", "api.example"))
-            .await
-            .unwrap();
+        let changed = control.set_secret(root, set("github", "api.example")).await;
+        // The caller hears where the change is not in force.
+        assert_eq!(changed.unwrap().not_told.len(), 1);
     }
+    let removed = control.remove_secret(root, "github").await.unwrap();
+    assert_eq!(removed.not_told.len(), 1);
+    control
+        .set_secret(root, set("github", "api.example"))
+        .await
+        .unwrap();
     assert_eq!(control.hosts_told_again(), 1, "one task for all changes");
     plane.runner.refuse_secrets(None);
     wait(|| async { (control.hosts_told_again() == 0).then_some(()) }).await;
     let known = plane.runner.known_secrets(&root.org);
-    assert_eq!(known[0].version, 4);
+    assert_eq!(known[0].version, 1, "of the secret that was set last");
+    let removed = control.remove_secret(root, "github").await.unwrap();
+    assert_eq!(removed.not_told, []);
 }
 
 #[tokio::test]

@@ -26,10 +26,10 @@ async fn a_value_is_sealed_for_its_binding_and_opens_with_the_hosts_key_alone() 
     let (control, root) = (&plane.control, &plane.root);
     let request = set("github", CANARY, "api.example");
     assert!(!format!("{request:?}").contains(CANARY));
-    let first = control.set_secret(root, request).await.unwrap();
+    let first = control.set_secret(root, request).await.unwrap().done;
     assert_eq!(first.version, 1);
     let second = set("github", "sk-another-0123456789", "api.example");
-    let second = control.set_secret(root, second).await.unwrap();
+    let second = control.set_secret(root, second).await.unwrap().done;
     assert_eq!((second.version, &second.id), (2, &first.id));
     let keys = plane.store.secret_keys(&root.org).await.unwrap().unwrap();
     let opened = OpenedKeys::unwrap(&keys, &plane.runner.host_keys().unwrap()).unwrap();
@@ -90,7 +90,7 @@ async fn scopes_and_organisations_are_held_apart() {
             .set_secret(&manager, set("x", CANARY, "api.example"))
             .await
             .map(drop),
-        control.remove_secret(&manager, "github").await,
+        control.remove_secret(&manager, "github").await.map(drop),
         control.rotate_secret_keys(&manager).await.map(drop),
     ];
     for refused in refused {

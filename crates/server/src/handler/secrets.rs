@@ -3,13 +3,14 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use cove_api::secret::{
-    BudgetScope, RotatedSecretKeys, Secret, SecretBudget, SecretLimit, SecretUser, SetSecret,
+    BudgetScope, RemovedSecret, RotatedSecretKeys, Secret, SecretBudget, SecretLimit, SecretUser,
+    SetSecret,
 };
 use cove_api::{NoQuery, Page, PageQuery, Timestamp};
 use cove_control::Zeroizing;
 use cove_model::secret::{SecretBinding, SecretHost};
 
-use super::{Answer, nothing, ok, page_request, with_status};
+use super::{Answer, ok, page_request, with_status};
 use crate::convert;
 use crate::extract::{Caller, Json, Names, Query};
 use crate::failure::Failure;
@@ -50,13 +51,17 @@ pub async fn set(
         value,
         binding,
     };
-    let secret = app.control.set_secret(&caller.principal, request).await?;
-    let secrets = [secret];
+    let changed = app.control.set_secret(&caller.principal, request).await?;
+    let secrets = [changed.done];
     let org = &caller.principal.org;
     let budgets = app.control.secret_budgets(org, &secrets).await?;
     let [secret] = secrets;
     let budgets = budgets.into_iter().next().unwrap_or_default();
-    with_status(StatusCode::CREATED, shown(secret, budgets))
+    let shown = Secret {
+        hosts_pending: changed.not_told.iter().map(ToString::to_string).collect(),
+        ..shown(secret, budgets)
+    };
+    with_status(StatusCode::CREATED, shown)
 }
 
 pub async fn remove(
@@ -65,8 +70,11 @@ pub async fn remove(
     Query(NoQuery {}): Query<NoQuery>,
     Names(name): Names<String>,
 ) -> Answer {
-    app.control.remove_secret(&caller.principal, &name).await?;
-    nothing()
+    let removed = app.control.remove_secret(&caller.principal, &name).await?;
+    ok(RemovedSecret {
+        name,
+        hosts_pending: removed.not_told.iter().map(ToString::to_string).collect(),
+    })
 }
 
 pub async fn uses(
@@ -140,5 +148,6 @@ fn shown(secret: cove_control::SecretRecord, budgets: Vec<cove_control::SecretBu
         updated_at: secret.updated_at.into(),
         last_used_at: secret.last_used_at.map(Timestamp),
         uses: secret.uses,
+        hosts_pending: Vec::new(),
     }
 }
