@@ -1,6 +1,6 @@
 //! When a sandbox is put away, how it wakes and which states of it are kept, on the wire.
 
-use cove_model::{AutoSnapshot as ModelAutoSnapshot, IdlePolicy, Lease as ModelLease};
+use cove_model::{AutoSnapshot as ModelAutoSnapshot, IdlePolicy, Lease as ModelLease, LeaseTimes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -107,18 +107,28 @@ pub struct LeaseRequest {
     #[schemars(length(min = 1, max = cove_limits::LEASE_HOLDER_MAX))]
     pub holder: String,
     /// Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
-    /// paused. Default: as before when a lease is taken over, else 300.
+    /// paused. Default: as before when a lease is taken over, else the server's setting
+    /// `lease_renew_s`, 300 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub renew_within_s: Option<u64>,
-    /// Seconds after that at which it is deleted. Default: as before when a lease is taken over,
-    /// else 86400.
+    /// Seconds after that at which it is deleted. Default: as before when a lease is taken over, else
+    /// the server's setting `lease_delete_after_s`, 86400 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = cove_limits::SECONDS_MAX))]
     pub delete_after_s: Option<u64>,
 }
 
 impl LeaseRequest {
+    /// What is not given is as the server is set.
+    pub fn with_times(self, times: LeaseTimes) -> Self {
+        Self {
+            holder: self.holder,
+            renew_within_s: self.renew_within_s.or(Some(times.renew_within_s)),
+            delete_after_s: self.delete_after_s.or(Some(times.delete_after_s)),
+        }
+    }
+
     /// What is not given is as in the present lease.
     pub fn over(self, present: Option<&ModelLease>) -> ModelLease {
         let base = present.cloned().unwrap_or_else(|| ModelLease::of(""));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_model::IsolationPolicy;
 use cove_model::network::Cidr;
+use cove_model::{IsolationPolicy, LeaseTimes};
 use cove_store::Quota;
 use time::OffsetDateTime;
 
@@ -46,6 +46,8 @@ pub struct ControlConfig {
     pub network_quiet: Duration,
     /// What processes get between SIGTERM and SIGKILL when a stop does not say.
     pub stop_grace_ms: u64,
+    /// Of leases whose requests give no times.
+    pub lease_times: LeaseTimes,
     pub idempotency_kept: Duration,
     pub events_kept: Duration,
     /// Of each organisation.
@@ -100,6 +102,7 @@ impl Default for ControlConfig {
             idle_network_bytes: 1024,
             network_quiet: Duration::from_secs(15 * 60),
             stop_grace_ms: cove_limits::STOP_GRACE_DEFAULT_MS,
+            lease_times: LeaseTimes::default(),
             idempotency_kept: Duration::from_secs(24 * 3600),
             events_kept: Duration::from_secs(7 * 24 * 3600),
             events_max: 100_000,

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use async_recursion::async_recursion as boxed;
 use cove_limits::LEASES_RENEWED_MAX;
 use cove_model::spec::check_holder;
-use cove_model::{IdlePolicy, Lease, OrgId, SandboxId, SandboxSpec, State, Steady};
+use cove_model::{IdlePolicy, Lease, LeaseTimes, OrgId, SandboxId, SandboxSpec, State, Steady};
 use cove_store::{SandboxChange, SandboxRecord, SandboxRef, Scope};
 use parking_lot::Mutex;
 
@@ -158,6 +158,11 @@ pub(crate) fn not_the_holder(record: &SandboxRecord) -> ControlError {
 }
 
 impl Control {
+    /// Of leases whose requests give no times.
+    pub fn lease_times(&self) -> LeaseTimes {
+        self.config().lease_times
+    }
+
     /// Needs `manage`. Begins a lease, or takes it over; `lease` gets the present one.
     #[boxed]
     pub async fn take_lease(

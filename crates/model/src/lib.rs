@@ -49,6 +49,6 @@ pub use rate::{RateLimit, TokenBucket};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
 pub use scope::Scope;
 pub use snapshot::{ObjectCopy, SnapshotKind};
-pub use spec::{AutoSnapshot, IdlePolicy, Lease, SandboxSpec, SpecError};
+pub use spec::{AutoSnapshot, IdlePolicy, Lease, LeaseTimes, SandboxSpec, SpecError};
 pub use template::{TemplateAt, TemplateRef};
 pub use volume::VolumeMount;

@@ -95,13 +95,30 @@ pub struct Lease {
     pub lapsed: Option<Steady>,
 }
 
+/// The times of leases whose requests give none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTimes {
+    pub renew_within_s: u64,
+    pub delete_after_s: u64,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self {
+            renew_within_s: LEASE_DEFAULT_S,
+            delete_after_s: LEASE_DELETE_AFTER_DEFAULT_S,
+        }
+    }
+}
+
 impl Lease {
     /// With the default times.
     pub fn of(holder: impl Into<String>) -> Self {
+        let times = LeaseTimes::default();
         Self {
             holder: holder.into(),
-            renew_within_s: LEASE_DEFAULT_S,
-            delete_after_s: LEASE_DELETE_AFTER_DEFAULT_S,
+            renew_within_s: times.renew_within_s,
+            delete_after_s: times.delete_after_s,
             lapsed: None,
         }
     }

@@ -1591,8 +1591,8 @@ export interface components {
         LeaseRequest: {
             /**
              * Format: uint64
-             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over,
-             *     else 86400.
+             * @description Seconds after that at which it is deleted. Default: as before when a lease is taken over, else
+             *     the server's setting `lease_delete_after_s`, 86400 by default.
              */
             delete_after_s?: number | null;
             /** @description Name that the holder chose; renewals must give the same name. */
@@ -1600,7 +1600,8 @@ export interface components {
             /**
              * Format: uint64
              * @description Seconds without a renewal after which the sandbox is paused, or stopped where it cannot be
-             *     paused. Default: as before when a lease is taken over, else 300.
+             *     paused. Default: as before when a lease is taken over, else the server's setting
+             *     `lease_renew_s`, 300 by default.
              */
             renew_within_s?: number | null;
         };

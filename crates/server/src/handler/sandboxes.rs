@@ -25,7 +25,7 @@ pub async fn create(
     caller: Caller,
     Query(NoQuery {}): Query<NoQuery>,
     headers: HeaderMap,
-    Json(body): Json<CreateSandbox>,
+    Json(mut body): Json<CreateSandbox>,
 ) -> Answer {
     let idempotency_key = idempotency_key(&headers)?;
     let source = source(&body)?;
@@ -44,6 +44,10 @@ pub async fn create(
         base => base?,
     };
     let warnings = keys_in(&body.env);
+    if let Some(lifecycle) = &mut body.lifecycle {
+        let times = app.control.lease_times();
+        lifecycle.lease = lifecycle.lease.take().map(|lease| lease.with_times(times));
+    }
     let spec = body.into_spec_over(base.spec).map_err(ControlError::from)?;
     let request = cove_control::CreateSandbox {
         spec,
@@ -234,10 +238,12 @@ pub async fn take_lease(
     Names(id): Names<String>,
     Json(body): Json<LeaseRequest>,
 ) -> Answer {
+    let times = app.control.lease_times();
     let taken = app
         .control
-        .take_lease(&caller.principal, &id, move |present| {
-            body.over(present.as_ref())
+        .take_lease(&caller.principal, &id, move |present| match present {
+            Some(present) => body.over(Some(&present)),
+            None => body.with_times(times).over(None),
         })
         .await?;
     ok(convert::sandbox(taken))

@@ -101,14 +101,16 @@ pub async fn delete(
     nothing()
 }
 
-fn fork_request(headers: &HeaderMap, body: Fork) -> Result<ForkRequest, Failure> {
+fn fork_request(app: &App, headers: &HeaderMap, body: Fork) -> Result<ForkRequest, Failure> {
     Ok(ForkRequest {
         count: body.count.unwrap_or(1),
         memory: body.memory,
         children: Children {
             name: body.name,
             labels: body.labels,
-            lease: body.lease.map(|lease| lease.over(None)),
+            lease: body
+                .lease
+                .map(|lease| lease.with_times(app.control.lease_times()).over(None)),
         },
         idempotency_key: idempotency_key(headers)?,
         by_itself: false,
@@ -137,7 +139,7 @@ pub async fn fork(
     headers: HeaderMap,
     JsonOr(body): JsonOr<Fork>,
 ) -> Answer {
-    let request = fork_request(&headers, body)?;
+    let request = fork_request(&app, &headers, body)?;
     let made = app
         .control
         .fork_sandbox(&caller.principal, &id, request)
@@ -153,7 +155,7 @@ pub async fn fork_snapshot(
     headers: HeaderMap,
     JsonOr(body): JsonOr<Fork>,
 ) -> Answer {
-    let request = fork_request(&headers, body)?;
+    let request = fork_request(&app, &headers, body)?;
     let made = app
         .control
         .fork_snapshot(&caller.principal, &snapshot, request)

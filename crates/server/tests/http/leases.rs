@@ -2,7 +2,11 @@
 
 use cove_api::ErrorCode;
 use cove_api::lifecycle::{LeaseRequest, LifecycleRequest, RenewLeases};
-use cove_api::sandbox::CreateSandbox;
+use cove_api::sandbox::{CreateSandbox, Sandbox};
+use cove_api::snapshot::{Fork, Forked};
+use cove_control::ControlConfig;
+use cove_model::LeaseTimes;
+use cove_server::ServerConfig;
 
 use super::harness::{Server, refused};
 
@@ -64,4 +68,45 @@ async fn a_lease_is_shown_renewed_taken_over_and_ended() {
     client.end_lease("agent").await.unwrap();
     let other = client.create_sandbox(&leased(held_by("")), None).await;
     assert_eq!(refused(other).0, 422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn times_that_a_request_does_not_give_are_those_of_the_server() {
+    let config = ControlConfig {
+        lease_times: LeaseTimes {
+            renew_within_s: 70,
+            delete_after_s: 700,
+        },
+        ..ControlConfig::default()
+    };
+    let server = Server::start(ServerConfig::default(), config, false).await;
+    let client = &server.client;
+    let times = |sandbox: Sandbox| {
+        let lease = sandbox.lease.unwrap();
+        (lease.renew_within_s, lease.delete_after_s)
+    };
+    let made = client.create_sandbox(&leased(held_by("one")), None).await;
+    assert_eq!(times(made.unwrap()), (70, 700));
+    let fork = Fork {
+        name: Some("copy".into()),
+        lease: Some(held_by("one")),
+        ..Fork::default()
+    };
+    let copies = client.fork_sandbox("agent", &fork, None).await.unwrap();
+    match copies.into_iter().next() {
+        Some(Forked::Sandbox(copy)) => assert_eq!(times(*copy), (70, 700)),
+        other => panic!("no copy: {other:?}"),
+    }
+    // Begun where there was none, and taken over where the first holder gave times.
+    client.end_lease("agent").await.unwrap();
+    let taken = client.take_lease("agent", &held_by("two")).await.unwrap();
+    assert_eq!(times(taken), (70, 700));
+    let asked = LeaseRequest {
+        renew_within_s: Some(80),
+        ..held_by("three")
+    };
+    let taken = client.take_lease("agent", &asked).await.unwrap();
+    assert_eq!(times(taken), (80, 700));
+    let taken = client.take_lease("agent", &held_by("four")).await.unwrap();
+    assert_eq!(times(taken), (80, 700));
 }

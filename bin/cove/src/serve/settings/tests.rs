@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 #[test]
@@ -192,6 +194,8 @@ fn how_long_things_are_kept_is_told_to_the_control_side_and_bounded() {
         ("snapshot_grace_s", "7"),
         ("events_kept_days", "2"),
         ("audit_kept_days", "3"),
+        ("lease_renew_s", "4"),
+        ("lease_delete_after_s", "5"),
     ] {
         settings.set(key, value, "a test").unwrap();
     }
@@ -203,10 +207,14 @@ fn how_long_things_are_kept_is_told_to_the_control_side_and_bounded() {
         (control.events_kept, control.audit_kept),
         (days(2), days(3))
     );
+    let lease = control.lease_times;
+    assert_eq!((lease.renew_within_s, lease.delete_after_s), (4, 5));
     for (key, value) in [
         ("snapshot_grace_s", "0"),
         ("events_kept_days", "0"),
         ("audit_kept_days", "18446744073709551615"),
+        ("lease_renew_s", "0"),
+        ("lease_delete_after_s", "18446744073709551615"),
     ] {
         let mut settings = Settings::default();
         settings.set(key, value, "a test").unwrap();
