@@ -24,6 +24,7 @@ mod quiesce;
 mod refusals;
 mod relay;
 mod server;
+mod services;
 mod setup;
 mod sftp;
 mod shutdown;
@@ -123,6 +124,7 @@ fn run() -> Result<(), String> {
         standstill,
     );
     process::kept::read(&state);
+    services::read(&state);
     if !options.listen && !options.machine && std::process::id() == 1 {
         quiesce::identity::claim(&state.hostname.borrow());
     }

@@ -37,7 +37,9 @@ pub const CHANNELS: usize = 2;
 
 pub struct Process {
     pub id: String,
-    pub pid: i32,
+    pub run: Cell<Run>,
+    /// A service: what is decided about its next run also decides when it has ended.
+    pub supervised: Cell<bool>,
     pub argv: Vec<String>,
     pub cwd: String,
     pub user: String,
@@ -47,13 +49,9 @@ pub struct Process {
     /// What an older host says instead of the three above.
     pub mark: String,
     pub size: Cell<Option<PtySize>>,
-    pub started_unix_ms: i64,
-    pub started: Instant,
     /// What had been refused when it started, where the network was off and the caller wants to hear of refusals.
     pub refused_before: Option<Mark>,
     pub sees_refusals: bool,
-    /// OOM kills of the sandbox when it started.
-    pub oom_kills_before: u64,
     pub streams: RefCell<Streams>,
     /// New output or the exit.
     pub changed: Notify,
@@ -71,6 +69,18 @@ pub struct Process {
     pub killed: Cell<bool>,
 }
 
+/// One run of a command. Only services have more than one.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// Counts from 0.
+    pub number: u64,
+    pub pid: i32,
+    pub started_unix_ms: i64,
+    pub started: Instant,
+    /// OOM kills of the sandbox when it started.
+    pub oom_kills_before: u64,
+}
+
 pub enum Input {
     /// Never open, or closed since.
     Closed,
@@ -86,6 +96,8 @@ pub struct Streams {
     pub status: Option<i32>,
     /// Members of the process group outlived the leader.
     pub survivors: bool,
+    /// How the last run ended, of a process that is supervised.
+    pub last: Option<Exit>,
     /// Published once all the leader wrote is in the rings.
     pub exit: Option<Exit>,
     /// What the foreground follower has taken; while there is one, nothing beyond is overwritten.
@@ -101,6 +113,10 @@ impl Streams {
 }
 
 impl Process {
+    pub fn pid(&self) -> i32 {
+        self.run.get().pid
+    }
+
     pub fn running(&self) -> bool {
         self.streams.borrow().status.is_none()
     }
@@ -120,7 +136,7 @@ impl Process {
             self.killed.set(true);
         }
         // SAFETY: sends a signal to a group this guest made.
-        unsafe { libc::kill(-self.pid, signal) == 0 }
+        unsafe { libc::kill(-self.pid(), signal) == 0 }
     }
 
     /// Asks the group to end, and after a grace time makes it.

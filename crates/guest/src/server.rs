@@ -24,6 +24,7 @@ use crate::process::{self, reap};
 use crate::quiesce::{self, OpenCall};
 use crate::refusals;
 use crate::relay;
+use crate::services;
 use crate::shutdown;
 use crate::standstill;
 use crate::state::State;
@@ -286,6 +287,10 @@ async fn dispatch(
         Request::TakeRefusals(_) => refusals::serve(state, &mut call).await,
         Request::Flush(_) => shutdown::flush_only(&mut call).await,
         Request::Renew(request) => standstill::renew(state, &mut call, request).await,
+        Request::StartService(request) => services::calls::start(state, &mut call, request).await,
+        Request::Services(_) => services::calls::list(state, &mut call).await,
+        Request::RemoveService(of) => services::calls::remove(state, &mut call, of).await,
+        Request::BeginServices(with) => services::calls::begin(state, &mut call, with).await,
         request => return files::serve(state, call, request).await,
     };
     match result {
@@ -308,7 +313,8 @@ fn info(state: &State) -> Info {
 #[cfg(test)]
 mod tests {
     use cove_protocol::message::{
-        ArchiveIn, ListDir, MakeDir, ReadFile, SetAttributes, Start, WriteFile,
+        ArchiveIn, Empty, Environment, ListDir, MakeDir, ReadFile, ServiceRef, SetAttributes,
+        Start, StartService, WriteFile,
     };
 
     use super::*;
@@ -358,6 +364,10 @@ mod tests {
                 owner: user(),
                 ..SetAttributes::default()
             }),
+            Request::StartService(StartService::default()),
+            Request::Services(Empty {}),
+            Request::RemoveService(ServiceRef::default()),
+            Request::BeginServices(Environment::default()),
             Request::List(ListDir {
                 user: user(),
                 ..ListDir::default()

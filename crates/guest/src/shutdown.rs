@@ -21,6 +21,7 @@ const GRACE_MAX: Duration = Duration::from_millis(cove_limits::STOP_GRACE_MAX_MS
 
 pub async fn serve(state: &Rc<State>, call: &mut Call, request: Shutdown) -> Result<(), Ended> {
     state.stopping.set(true);
+    state.services.close();
     signal_all(state, libc::SIGTERM);
     // Stopped processes act only when they go on.
     signal_all(state, libc::SIGCONT);

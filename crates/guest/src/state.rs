@@ -12,6 +12,7 @@ use crate::figures::Figures;
 use crate::process::table::Table;
 use crate::quiesce::Quiet;
 use crate::refusals::Refusals;
+use crate::services::Services;
 use crate::standstill::Standstill;
 
 pub struct State {
@@ -29,6 +30,7 @@ pub struct State {
     pub finished: Notify,
     pub quiet: Quiet,
     pub refusals: Refusals,
+    pub services: Services,
     pub open_files: Cell<libc::rlimit>,
     pub started_unix_ms: i64,
     /// What the sandbox was called when somebody last looked.
@@ -59,6 +61,7 @@ impl State {
             finished: Notify::new(),
             quiet: Quiet::default(),
             refusals: Refusals::new(resolver),
+            services: Services::default(),
             open_files: Cell::new(crate::setup::raise_open_files()),
             started_unix_ms: unix_ms(),
             hostname: RefCell::new(hostname()),

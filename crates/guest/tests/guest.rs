@@ -29,6 +29,8 @@ mod quiesce;
 mod refusals;
 #[path = "guest/retention.rs"]
 mod retention;
+#[path = "guest/services.rs"]
+mod services;
 #[path = "guest/shutdown.rs"]
 mod shutdown;
 #[path = "guest/streams.rs"]

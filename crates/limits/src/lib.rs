@@ -105,6 +105,15 @@ pub const PROCESSES_RUNNING_MAX: usize = 1024;
 pub const PROCESSES_FINISHED_MAX: usize = 1024;
 /// Columns and rows of a terminal.
 pub const TERMINAL_SIDE_MAX: u32 = 4096;
+/// Services of a sandbox, bytes of one (its command and what its caller gave it), and of its name.
+pub const SERVICES_MAX: usize = 32;
+pub const SERVICE_BYTES_MAX: usize = 64 * KIB;
+pub const SERVICE_NAME_MAX: usize = NAME_MAX;
+/// The pause before a service is started again: it doubles from the first to the second. A run that lasted for so long
+/// begins with the first again.
+pub const SERVICE_PAUSE_MIN_MS: u64 = 100;
+pub const SERVICE_PAUSE_MAX_MS: u64 = 60_000;
+pub const SERVICE_STEADY_MS: u64 = 10_000;
 
 // Code.
 

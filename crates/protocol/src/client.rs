@@ -23,6 +23,7 @@ mod files;
 mod follow;
 mod listed;
 mod port;
+mod services;
 mod stdin;
 
 pub use bounds::{LISTING_MAX, PROCESSES_MAX, TEXT_MAX};

@@ -22,6 +22,8 @@ pub mod owner {
     /// A command of a session, with the session's name.
     pub const DAYTONA_COMMAND: &str = "daytona-command";
     pub const DAYTONA_PTY: &str = "daytona-pty";
+    /// With the name of the service.
+    pub const SERVICE: &str = "service";
 
     pub fn named(owner: &str, name: &str) -> String {
         format!("{owner}:{name}")

@@ -2,6 +2,14 @@
 
 use bytes::Bytes;
 
+mod figures;
+mod service;
+
+pub use figures::{Metrics, Port, Ports};
+pub use service::{
+    Environment, Restart, Service, ServiceRef, ServiceState, ServiceStatus, Services, StartService,
+};
+
 /// First frame of a call, host to guest.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Open {
@@ -9,7 +17,7 @@ pub struct Open {
     pub version: u32,
     #[prost(
         oneof = "Request",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30, 31, 32, 33, 34"
     )]
     pub request: Option<Request>,
     /// What the guest must have to take the request; see [`crate::needs`]. Guests of version 1 do not look at it.
@@ -81,6 +89,19 @@ pub enum Request {
     /// run again.
     #[prost(message, tag = "30")]
     Renew(Renew),
+    /// Answered with [`ReplyKind::Services`], which then has this one.
+    #[prost(message, tag = "31")]
+    StartService(StartService),
+    /// Every service.
+    #[prost(message, tag = "32")]
+    Services(Empty),
+    /// Ends a service for good. `Done` once its process has ended.
+    #[prost(message, tag = "33")]
+    RemoveService(ServiceRef),
+    /// What commands of this sandbox get now. Services on its disk that were not started yet are started before the
+    /// answer comes; those that run get it at their next start.
+    #[prost(message, tag = "34")]
+    BeginServices(Environment),
 }
 
 /// Later frames of a call, host to guest.
@@ -107,7 +128,7 @@ pub enum InputKind {
 pub struct Reply {
     #[prost(
         oneof = "ReplyKind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub kind: Option<ReplyKind>,
 }
@@ -150,6 +171,8 @@ pub enum ReplyKind {
     /// [`Start::report_refusals`] and in those that take it up again.
     #[prost(message, tag = "16")]
     Refusals(Refusals),
+    #[prost(message, tag = "17")]
+    Services(Services),
 }
 
 /// What was refused because the sandbox has no network.
@@ -742,25 +765,6 @@ pub struct Change {
     pub directory: bool,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Ports {
-    #[prost(message, repeated, tag = "1")]
-    pub ports: Vec<Port>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Port {
-    #[prost(uint32, tag = "1")]
-    pub port: u32,
-    #[prost(string, tag = "2")]
-    pub address: String,
-    /// Pid and name of a process holding it, when one could be found.
-    #[prost(int32, tag = "3")]
-    pub pid: i32,
-    #[prost(string, tag = "4")]
-    pub process: String,
-}
-
 /// Connect to a TCP port inside (loopback first, v4 then v6). After `Done` the stream carries
 /// `Input` and `Reply::Data` frames until both sides ended: the host with `End`, the guest with a
 /// second `Done`.
@@ -775,38 +779,4 @@ pub struct ConnectPort {
 pub struct Shutdown {
     #[prost(uint64, tag = "1")]
     pub grace_ms: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Metrics {
-    #[prost(uint64, tag = "1")]
-    pub cpu_usec: u64,
-    #[prost(uint64, tag = "2")]
-    pub memory_bytes: u64,
-    #[prost(uint64, tag = "3")]
-    pub memory_peak_bytes: u64,
-    #[prost(uint64, tag = "4")]
-    pub memory_limit_bytes: u64,
-    #[prost(uint64, tag = "5")]
-    pub memory_cache_bytes: u64,
-    #[prost(uint64, tag = "6")]
-    pub oom_kills: u64,
-    #[prost(uint32, tag = "7")]
-    pub processes: u32,
-    #[prost(uint32, tag = "8")]
-    pub threads: u32,
-    #[prost(uint64, tag = "9")]
-    pub disk_used_bytes: u64,
-    #[prost(uint64, tag = "10")]
-    pub network_received_bytes: u64,
-    #[prost(uint64, tag = "11")]
-    pub network_sent_bytes: u64,
-    /// Processes of the guest's table that have not exited.
-    #[prost(uint32, tag = "12")]
-    pub running_commands: u32,
-    /// Calls open now, this one not counted.
-    #[prost(uint32, tag = "13")]
-    pub open_calls: u32,
-    #[prost(uint32, tag = "14")]
-    pub cpus: u32,
 }

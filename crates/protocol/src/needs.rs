@@ -7,8 +7,8 @@
 use cove_wire::{Feature, Needs, Side};
 
 use crate::message::{
-    ArchiveIn, ArchiveOut, ListDir, MakeDir, Move, Open, PathRequest, ReadFile, Remove, Request,
-    SetAttributes, Start, Watch, WriteFile,
+    ArchiveIn, ArchiveOut, Environment, ListDir, MakeDir, Move, Open, PathRequest, ReadFile,
+    Remove, Request, Service, ServiceRef, SetAttributes, Start, StartService, Watch, WriteFile,
 };
 use crate::{OLDEST_SUPPORTED, VERSION};
 
@@ -24,6 +24,8 @@ pub const OUTPUT_LIMIT: Feature = Feature::new("output-limit");
 pub const FILE_MODE: Feature = Feature::new("file-mode");
 /// Refuse links that somebody else than root may have placed.
 pub const ROOT_LINKS_ONLY: Feature = Feature::new("root-links-only");
+/// Keep services running, also over stops of the sandbox.
+pub const SERVICES: Feature = Feature::new("services");
 
 /// What guests of version 1 can do, although they do not say so.
 pub const BASELINE: &[Feature] = &[
@@ -41,6 +43,7 @@ pub const FEATURES: &[Feature] = &[
     OUTPUT_LIMIT,
     FILE_MODE,
     ROOT_LINKS_ONLY,
+    SERVICES,
 ];
 
 pub const SIDE: Side = Side {
@@ -152,6 +155,27 @@ impl Request {
                 path: _,
                 recursive: _,
             }) => user,
+            // A guest without services refuses all of them by that name.
+            Self::StartService(StartService {
+                service,
+                id: _,
+                environment,
+            }) => {
+                let own = service.as_ref().is_some_and(Service::acts_as_user);
+                let default = environment.as_ref().is_some_and(Environment::acts_as_user);
+                needs.add(SERVICES).add_if(own || default, ACT_AS_USER);
+                return needs;
+            }
+            Self::BeginServices(environment) => {
+                needs
+                    .add(SERVICES)
+                    .add_if(environment.acts_as_user(), ACT_AS_USER);
+                return needs;
+            }
+            Self::Services(_) | Self::RemoveService(ServiceRef { name: _ }) => {
+                needs.add(SERVICES);
+                return needs;
+            }
             // These ask and tell; a guest that does not know one of them answers so.
             Self::Info(_)
             | Self::Output(_)
@@ -172,6 +196,32 @@ impl Request {
         };
         needs.add_if(!user.is_empty(), ACT_AS_USER);
         needs
+    }
+}
+
+impl Service {
+    fn acts_as_user(&self) -> bool {
+        let Self {
+            user,
+            name: _,
+            argv: _,
+            shell: _,
+            cwd: _,
+            env: _,
+            restart: _,
+        } = self;
+        !user.is_empty()
+    }
+}
+
+impl Environment {
+    fn acts_as_user(&self) -> bool {
+        let Self {
+            user,
+            env: _,
+            cwd: _,
+        } = self;
+        !user.is_empty()
     }
 }
 

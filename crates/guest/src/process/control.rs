@@ -21,9 +21,9 @@ pub async fn signal(state: &Rc<State>, call: &mut Call, request: Signal) -> Resu
         process.killed.set(true);
     }
     let target = if request.only_leader {
-        process.pid
+        process.pid()
     } else {
-        -process.pid
+        -process.pid()
     };
     // SAFETY: the leader is not reaped yet, so its number is still its own.
     if unsafe { libc::kill(target, request.signal) } < 0 {

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use super::ring::Ring;
 use super::start::{ID_MAX, OWNER_MAX};
-use super::{CHANNELS, Input, Process, Streams, list};
+use super::{CHANNELS, Input, Process, Run, Streams, list};
 use crate::state::State;
 
 /// Where PID 1 keeps it.
@@ -216,24 +216,29 @@ fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
         argv: list::cut(&told.argv),
         cwd: list::cut(std::slice::from_ref(&told.cwd)).concat(),
         id: told.id,
-        // Its number may be that of another command by now.
-        pid: 0,
+        run: Cell::new(Run {
+            number: 0,
+            // Its number may be that of another command by now.
+            pid: 0,
+            started_unix_ms: told.started_unix_ms,
+            started: Instant::now(),
+            oom_kills_before: 0,
+        }),
+        supervised: Cell::new(false),
         user: told.user,
         kind: told.kind,
         owner: told.owner,
         tag: told.tag,
         mark: told.mark,
         size: Cell::new(told.pty),
-        started_unix_ms: told.started_unix_ms,
-        started: Instant::now(),
         refused_before: None,
         sees_refusals: told.sees_refusals,
-        oom_kills_before: 0,
         streams: RefCell::new(Streams {
             rings: [ring(0), ring(1)],
             drained: [true; CHANNELS],
             status: Some(0),
             survivors: false,
+            last: None,
             exit: Some(exit),
             foreground: None,
         }),

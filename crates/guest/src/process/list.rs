@@ -21,12 +21,12 @@ pub fn describe(process: &Process) -> message::Process {
     let streams = process.streams.borrow();
     message::Process {
         id: process.id.clone(),
-        pid: process.pid,
+        pid: process.pid(),
         argv: cut(&process.argv),
         cwd: cut(std::slice::from_ref(&process.cwd)).concat(),
         user: process.user.clone(),
         pty: process.size.get(),
-        started_unix_ms: process.started_unix_ms,
+        started_unix_ms: process.run.get().started_unix_ms,
         exit: streams.exit,
         stdout_bytes: streams.rings[0].end(),
         stderr_bytes: streams.rings[1].end(),
@@ -59,7 +59,7 @@ pub fn cut(argv: &[String]) -> Vec<String> {
 
 fn with_usage(process: &Process, usage: &HashMap<i32, Usage>) -> message::Process {
     let mut told = describe(process);
-    if let Some(usage) = usage.get(&process.pid) {
+    if let Some(usage) = usage.get(&process.pid()) {
         told.cpu_ms = usage.cpu_ms;
         told.memory_bytes = usage.memory_bytes;
     }

@@ -39,6 +39,7 @@ pub async fn pump(
     source: Rc<Watched>,
     terminal: bool,
 ) {
+    let run = process.run.get().number;
     let mut phase = Phase::Live;
     loop {
         let room_made = process.room.notified();
@@ -52,7 +53,7 @@ pub async fn pump(
             phase = Phase::Draining(rest);
         }
         if matches!(phase, Phase::Draining(0)) {
-            reap::drained(&state, &process, channel);
+            reap::drained(&state, &process, run, channel);
             phase = Phase::Told;
         }
         let live = matches!(phase, Phase::Live);
@@ -93,7 +94,7 @@ pub async fn pump(
     if terminal {
         process.terminal.take();
     }
-    reap::drained(&state, &process, channel);
+    reap::drained(&state, &process, run, channel);
 }
 
 fn read(state: &State, process: &Process, channel: usize, source: &Watched) -> Got {

@@ -49,7 +49,7 @@ fn next_dead_child() -> Option<(i32, i32)> {
 
 fn leader_ended(state: &State, process: &Process, status: i32) {
     // SAFETY: signal 0 only asks whether the group still has members.
-    let survivors = unsafe { libc::kill(-process.pid, 0) == 0 };
+    let survivors = unsafe { libc::kill(-process.pid(), 0) == 0 };
     {
         let mut streams = process.streams.borrow_mut();
         streams.status = Some(status);
@@ -60,7 +60,11 @@ fn leader_ended(state: &State, process: &Process, status: i32) {
 }
 
 /// A pump found nothing left of what the leader wrote.
-pub fn drained(state: &State, process: &Process, channel: usize) {
+pub fn drained(state: &State, process: &Process, run: u64, channel: usize) {
+    // What outlived a run of a service may hold its pipes for as long as it likes.
+    if process.run.get().number != run {
+        return;
+    }
     process.streams.borrow_mut().drained[channel] = true;
     publish(state, process);
 }
@@ -70,7 +74,7 @@ fn publish(state: &State, process: &Process) {
     let Some(status) = streams.status else {
         return;
     };
-    if streams.exit.is_some() || streams.drained != [true; CHANNELS] {
+    if streams.exit.is_some() || streams.last.is_some() || streams.drained != [true; CHANNELS] {
         return;
     }
     let mut exit = describe(process, status);
@@ -80,7 +84,7 @@ fn publish(state: &State, process: &Process) {
     let ended = exit.code == KILLED_CODE || (state.own_kernel && exit.code == ENDED_CODE);
     if ended && !process.killed.get() {
         let memory = state.figures.memory();
-        if memory.oom_kills > process.oom_kills_before {
+        if memory.oom_kills > process.run.get().oom_kills_before {
             // A kernel of the sandbox's own does not know what happened to it.
             if exit.code == ENDED_CODE {
                 (exit.code, exit.signal) = (KILLED_CODE, libc::SIGKILL);
@@ -89,6 +93,12 @@ fn publish(state: &State, process: &Process) {
             exit.memory_limit_bytes = memory.limit;
             exit.memory_peak_bytes = memory.peak;
         }
+    }
+    if process.supervised.get() {
+        streams.last = Some(exit);
+        drop(streams);
+        process.changed.notify_waiters();
+        return;
     }
     streams.exit = Some(exit);
     drop(streams);
@@ -114,7 +124,8 @@ fn describe(process: &Process, status: i32) -> Exit {
         code,
         signal,
         timed_out: process.timed_out.get(),
-        duration_ms: u64::try_from(process.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(process.run.get().started.elapsed().as_millis())
+            .unwrap_or(u64::MAX),
         ..Exit::default()
     }
 }

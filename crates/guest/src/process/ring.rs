@@ -36,6 +36,11 @@ impl Ring {
         }
     }
 
+    /// Keeps so much from now on, if that is more.
+    pub fn widen(&mut self, limit: usize) {
+        self.limit = self.limit.max(limit);
+    }
+
     pub fn end(&self) -> u64 {
         self.end
     }

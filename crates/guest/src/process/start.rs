@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 use super::follow::{self, Viewer};
 use super::ring::Ring;
 use super::spawn::{self, SpawnError, SpawnPlan, Step};
-use super::{CHANNELS, Input, Process, Streams, input, list, program, pump, terminal};
+use super::{CHANNELS, Input, Process, Run, Streams, input, list, program, pump, terminal};
 use crate::account::{Account, Databases};
 use crate::call::{Call, Ended};
 use crate::failure::{Doing, Failure, Result, code_of};
@@ -59,12 +59,7 @@ pub async fn serve(
 }
 
 fn check(state: &State, start: &Start) -> Result<()> {
-    if state.stopping.get() {
-        return Err(Failure::new(
-            ErrorCode::Gone,
-            "the sandbox is shutting down",
-        ));
-    }
+    check_room(state)?;
     if start.id.is_empty() || start.id.len() > ID_MAX {
         return Err(Failure::invalid(format!(
             "a process needs an id of at most {ID_MAX} bytes"
@@ -98,6 +93,16 @@ fn check(state: &State, start: &Start) -> Result<()> {
             format!("process {:?} exists already", start.id),
         ));
     }
+    Ok(())
+}
+
+fn check_room(state: &State) -> Result<()> {
+    if state.stopping.get() {
+        return Err(Failure::new(
+            ErrorCode::Gone,
+            "the sandbox is shutting down",
+        ));
+    }
     if state.table.running_count() >= PROCESSES_RUNNING_MAX {
         return Err(Failure::new(
             ErrorCode::TooManyProcesses,
@@ -115,12 +120,19 @@ struct Wiring {
     stdio: [OwnedFd; 3],
 }
 
-fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
-    check(state, &start)?;
+/// A command that runs, before anything looks at its streams.
+struct Spawned {
+    run: Run,
+    argv: Vec<String>,
+    account: Account,
+    wiring: Wiring,
+}
+
+fn spawn_command(state: &State, start: &Start, number: u64) -> Result<Spawned> {
     let databases = Databases::read();
-    let account = databases.account(&start.user)?;
-    let program = program::plan(&start, &account)?;
-    let wiring = wire(&start, &account, &databases)?;
+    let mut account = databases.account(&start.user)?;
+    let program = program::plan(start, &account)?;
+    let wiring = wire(start, &account, &databases)?;
     if start.make_cwd {
         make_directory(&start.cwd, &account);
     }
@@ -132,16 +144,80 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         directories: program.directories,
         uid: account.uid,
         gid: account.gid,
-        groups: account.groups,
+        groups: std::mem::take(&mut account.groups),
         stdio: wiring.stdio.each_ref().map(AsFd::as_fd),
         terminal: start.pty.is_some(),
         open_files: state.open_files.get(),
     };
+    let started = Instant::now();
+    let pid = spawn::spawn(&plan).map_err(|error| explain(&error, start))?;
+    let argv = plan
+        .argv
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    drop(plan);
+    Ok(Spawned {
+        run: Run {
+            number,
+            pid,
+            started_unix_ms: unix_ms(),
+            started,
+            oom_kills_before,
+        },
+        argv,
+        account,
+        wiring,
+    })
+}
+
+fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
+    launch_as(state, start, false, None)
+}
+
+/// The first run of a service since its sandbox was started. Its output goes on behind that of `earlier`.
+pub fn launch_service(
+    state: &Rc<State>,
+    start: Start,
+    earlier: Option<&Process>,
+) -> Result<Rc<Process>> {
+    launch_as(state, start, true, earlier)
+}
+
+/// The next run of a service.
+pub fn launch_again(state: &Rc<State>, process: &Rc<Process>, start: &Start) -> Result<()> {
+    check_room(state)?;
+    let spawned = spawn_command(state, start, process.run.get().number + 1)?;
+    process.run.set(spawned.run);
+    process.killed.set(false);
+    {
+        let mut streams = process.streams.borrow_mut();
+        streams.drained = [false; CHANNELS];
+        streams.status = None;
+        streams.survivors = false;
+        streams.last = None;
+    }
+    state.table.insert(Rc::clone(process));
+    carry_output(state, process, spawned.wiring.outputs, false);
+    Ok(())
+}
+
+fn launch_as(
+    state: &Rc<State>,
+    start: Start,
+    supervised: bool,
+    earlier: Option<&Process>,
+) -> Result<Rc<Process>> {
+    check(state, &start)?;
     refusals::look(state);
     let sees_refusals = state.refusals.listens();
     let refused_before = (start.report_refusals && sees_refusals).then(|| state.refusals.mark());
-    let started = Instant::now();
-    let pid = spawn::spawn(&plan).map_err(|error| explain(&error, &start))?;
+    let Spawned {
+        run,
+        argv,
+        account,
+        wiring,
+    } = spawn_command(state, &start, 0)?;
     let cwd = match start.cwd.is_empty() {
         true => account.home,
         false => start.cwd,
@@ -151,12 +227,6 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         bytes => bytes.clamp(RING_MIN, RING_MAX),
     };
     let ring = usize::try_from(ring).unwrap_or(usize::MAX);
-    let argv = plan
-        .argv
-        .iter()
-        .map(|argument| argument.to_string_lossy().into_owned())
-        .collect();
-    drop(plan);
     let (fed, open) = match (wiring.input, start.stdin_open) {
         (Some(pipe), true) => (None, Input::Pipe(pipe)),
         (Some(pipe), false) => (Some(pipe), Input::Closed),
@@ -164,9 +234,15 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         (None, _) => (None, Input::Closed),
     };
     let single = wiring.terminal.is_some();
+    let mut rings = [Ring::new(ring), Ring::new(if single { 0 } else { ring })];
+    if let Some(earlier) = earlier {
+        std::mem::swap(&mut rings, &mut earlier.streams.borrow_mut().rings);
+        rings.iter_mut().for_each(|kept| kept.widen(ring));
+    }
     let process = Rc::new(Process {
         id: start.id,
-        pid,
+        run: Cell::new(run),
+        supervised: Cell::new(supervised),
         argv,
         cwd,
         user: account.name,
@@ -175,16 +251,14 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         tag: start.tag,
         mark: start.mark,
         size: Cell::new(start.pty),
-        started_unix_ms: unix_ms(),
-        started,
         refused_before,
         sees_refusals,
-        oom_kills_before,
         streams: RefCell::new(Streams {
-            rings: [Ring::new(ring), Ring::new(if single { 0 } else { ring })],
+            rings,
             drained: [false, single],
             status: None,
             survivors: false,
+            last: None,
             exit: None,
             foreground: start.follow.then_some([0; CHANNELS]),
         }),
@@ -199,15 +273,7 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
         killed: Cell::new(false),
     });
     state.table.insert(Rc::clone(&process));
-    for (channel, output) in wiring.outputs.into_iter().enumerate() {
-        spawn_local(pump::pump(
-            Rc::clone(state),
-            Rc::clone(&process),
-            channel,
-            output,
-            single,
-        ));
-    }
+    carry_output(state, &process, wiring.outputs, single);
     if let (Some(pipe), Some(data)) = (fed, start.input) {
         spawn_local(input::feed(pipe, data));
     }
@@ -217,6 +283,18 @@ fn launch(state: &Rc<State>, start: Start) -> Result<Rc<Process>> {
     }
     state.figures.commands_run(state);
     Ok(process)
+}
+
+fn carry_output(state: &Rc<State>, process: &Rc<Process>, outputs: Vec<Rc<Watched>>, single: bool) {
+    for (channel, output) in outputs.into_iter().enumerate() {
+        spawn_local(pump::pump(
+            Rc::clone(state),
+            Rc::clone(process),
+            channel,
+            output,
+            single,
+        ));
+    }
 }
 
 /// Container engines make an image's working directory when none of its layers has it. What cannot be

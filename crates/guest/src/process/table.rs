@@ -68,19 +68,38 @@ impl Table {
     pub fn insert(&self, process: Rc<Process>) {
         self.running
             .borrow_mut()
-            .insert(process.pid, Rc::clone(&process));
+            .insert(process.pid(), Rc::clone(&process));
         self.by_id.borrow_mut().insert(process.id.clone(), process);
     }
 
     /// Takes a command whose leader was reaped out of the running ones.
     pub fn ended(&self, pid: i32) -> Option<Rc<Process>> {
         let process = self.running.borrow_mut().remove(&pid)?;
-        self.finished.borrow_mut().push_back(process.id.clone());
-        while self.finished.borrow().len() > PROCESSES_FINISHED_MAX && self.forget_oldest() {}
+        if !process.supervised.get() {
+            self.finish(&process.id);
+        }
         if self.running.borrow().is_empty() {
             *self.scratch.borrow_mut() = Vec::new();
         }
         Some(process)
+    }
+
+    /// One that will not run again.
+    pub fn finish(&self, id: &str) {
+        self.finished.borrow_mut().push_back(id.to_owned());
+        while self.finished.borrow().len() > PROCESSES_FINISHED_MAX && self.forget_oldest() {}
+    }
+
+    /// Takes out one that has finished, with its output, so that it can run again.
+    pub fn take_finished(
+        &self,
+        id: &str,
+        is_meant: impl FnOnce(&Process) -> bool,
+    ) -> Option<Rc<Process>> {
+        self.get(id)
+            .filter(|process| process.exit().is_some() && is_meant(process))?;
+        self.finished.borrow_mut().retain(|finished| finished != id);
+        self.by_id.borrow_mut().remove(id)
     }
 
     /// One that ended in an earlier life of the sandbox; false when the id is taken.

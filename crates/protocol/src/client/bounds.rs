@@ -2,9 +2,9 @@
 
 use cove_wire::limits::FEATURES_MAX;
 
-use cove_limits::{DOMAIN_NAME_MAX, REFUSED_NAMES_MAX};
+use cove_limits::{DOMAIN_NAME_MAX, REFUSED_NAMES_MAX, SERVICES_MAX};
 
-use crate::message::{FileInfo, Process, ReplyKind};
+use crate::message::{FileInfo, Process, ReplyKind, ServiceStatus};
 
 /// Characters kept of any one text in a reply, paths and command lines included.
 pub const TEXT_MAX: usize = 4096;
@@ -54,6 +54,10 @@ pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
                 refused.name = printable_name(&refused.name);
             }
         }
+        ReplyKind::Services(list) => {
+            list.services.truncate(SERVICES_MAX);
+            list.services.iter_mut().for_each(bound_service);
+        }
         ReplyKind::Done(_)
         | ReplyKind::Output(_)
         | ReplyKind::Exit(_)
@@ -79,11 +83,32 @@ fn bound_process(process: &mut Process) {
     cut(&mut process.mark);
     cut(&mut process.owner);
     cut(&mut process.tag);
-    process.argv.truncate(ARGUMENTS_MAX);
+    bound_arguments(&mut process.argv);
+}
+
+fn bound_arguments(argv: &mut Vec<String>) {
+    argv.truncate(ARGUMENTS_MAX);
     let mut left = TEXT_MAX;
-    for argument in &mut process.argv {
+    for argument in argv {
         argument.truncate(argument.floor_char_boundary(left.min(argument.len())));
         left -= argument.len();
+    }
+}
+
+fn bound_service(status: &mut ServiceStatus) {
+    cut(&mut status.process);
+    cut(&mut status.error);
+    if let Some(service) = &mut status.service {
+        for text in [
+            &mut service.name,
+            &mut service.shell,
+            &mut service.cwd,
+            &mut service.user,
+        ] {
+            cut(text);
+        }
+        bound_arguments(&mut service.argv);
+        service.env.clear();
     }
 }
 
