@@ -19,6 +19,7 @@ mod older_guest;
 #[allow(dead_code, reason = "only part of it is needed here")]
 mod registry;
 mod resizing;
+mod services;
 mod sleeping;
 mod snapshots;
 mod sqlite;

@@ -10,7 +10,7 @@ use cove_protocol::client::{Guest, GuestError};
 use cove_protocol::frame::{self, FrameReader};
 use cove_protocol::message::{
     Empty, ErrorCode, ListDir, Open, PathRequest, ReadFile, Reply, ReplyKind, Request, Start,
-    WriteFile,
+    StartService, WriteFile,
 };
 use cove_runner_api::{CreateRequest, FromSnapshot, RunnerApi, SnapshotRequest};
 use cove_tests::engine_host::{World, eventually, process_id, small_spec, succeed, unlocked};
@@ -160,6 +160,9 @@ async fn a_guest_of_version_1_works_under_this_engine() {
 
     // What would be weakened is refused, by it and by a guest of today.
     assert_eq!(refusal(&world, &id).await, ErrorCode::VersionMismatch);
+    let service = guest.start_service(StartService::default()).await;
+    let service = service.unwrap_err().code();
+    assert_eq!(service, Some(ErrorCode::VersionMismatch));
     let today = world.create().await.id;
     assert_eq!(refusal(&world, &today).await, ErrorCode::MissingFeature);
     let features = world.guest(&today).info().await.unwrap().features;

@@ -13,6 +13,7 @@ pub mod lifecycle;
 pub mod node;
 pub mod sandbox;
 pub mod secret;
+mod service;
 pub mod snapshot;
 pub mod ssh;
 pub mod template;
@@ -27,6 +28,7 @@ pub use identity::IdentityCommand;
 pub use node::NodeCommand;
 pub use sandbox::{CreateArgs, ListArgs, UpdateArgs};
 pub use secret::SecretCommand;
+pub use service::{ServiceCommand, StartServiceArgs};
 pub use snapshot::{ForkArgs, RollbackArgs, SnapshotArgs, SnapshotCommand};
 pub use ssh::{SshArgs, SshKeyCommand};
 pub use template::TemplateCommand;
@@ -226,6 +228,9 @@ pub enum Command {
     /// Manage templates: named, versioned starting points of sandboxes
     #[command(subcommand)]
     Template(TemplateCommand),
+    /// Manage services: commands that come back when their sandbox is started
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Manage volumes: directories that outlive sandboxes
     #[command(subcommand)]
     Volume(VolumeCommand),

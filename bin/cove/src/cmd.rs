@@ -30,6 +30,7 @@ pub mod quarantine;
 pub mod run;
 pub mod sandboxes;
 pub mod secret;
+pub mod services;
 pub mod shell;
 pub mod snapshots;
 pub mod ssh;
@@ -101,6 +102,7 @@ pub async fn run(command: Command, global: &Global) -> Result<u8, CliError> {
         }
         Command::Inspect { sandboxes } => done(sandboxes::inspect(&client, &sandboxes).await),
         Command::Template(command) => done(templates::run(&client, command, json).await),
+        Command::Service(command) => done(services::run(&client, command, json).await),
         Command::Volume(command) => done(volumes::run(&client, command, json).await),
         Command::Images => done(images::list(&client, json).await),
         Command::Version => done(meta::version(&client, json).await),

@@ -24,6 +24,7 @@ pub mod quarantine;
 pub mod route;
 pub mod sandbox;
 pub mod secret;
+pub mod service;
 pub mod snapshot;
 pub mod ssh;
 pub mod template;

@@ -20,8 +20,8 @@ const TAGS: &[(&str, &str, &[&str])] = &[
     ),
     (
         "Commands",
-        "Run commands and background processes in a sandbox.",
-        &["exec", "process"],
+        "Run commands, background processes and services in a sandbox.",
+        &["exec", "process", "service"],
     ),
     (
         "Files",
@@ -283,6 +283,7 @@ fn path_parameter(route: &Route, name: &str) -> Value {
         "id" => "Name or id of the sandbox.".into(),
         "port" => "Port inside the sandbox.".into(),
         "process" => "Id of the process.".into(),
+        "service" => "Name of the service.".into(),
         "context" => "Id of the code context.".into(),
         "job" => "Id of the job.".into(),
         "key" => "Id of the key.".into(),

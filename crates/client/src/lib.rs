@@ -18,6 +18,7 @@ mod ports;
 mod processes;
 mod sandboxes;
 mod secrets;
+mod services;
 mod snapshots;
 mod ssh;
 mod stream;

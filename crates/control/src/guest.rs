@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cove_limits::{ARGUMENT_BYTES_MAX, ARGV_MAX, COMMAND_BYTES_MAX, EXEC_STDIN_MAX, TAG_MAX};
 use cove_model::spec::{PATH_MAX, USER_MAX, check_absolute, check_env};
-use cove_model::{HostId, NetworkMode, OrgId, ProcessId, SandboxId, State};
+use cove_model::{HostId, NetworkMode, OrgId, ProcessId, SandboxId, SandboxSpec, State};
 use cove_protocol::client::{Connect, ExecResult, Follow, Guest, GuestError, Stream};
 use cove_protocol::identity::{Identity, owner};
 use cove_protocol::message::{
-    ErrorCode as GuestCode, OutputFrom, ProcessKind, PtySize, Signal, Start,
+    Environment, ErrorCode as GuestCode, OutputFrom, ProcessKind, PtySize, Signal, Start,
 };
 use cove_runner_api::RunnerError;
 use cove_store::{HostFacts, SandboxRecord, Scope};
@@ -48,6 +48,8 @@ pub enum GuestAction {
     ProcessAttach,
     /// List processes or read their output.
     ProcessRead,
+    ServiceStart,
+    ServiceRemove,
     /// Read, list, stat or archive files.
     FileRead,
     FileWrite,
@@ -86,6 +88,8 @@ impl GuestAction {
             Self::ProcessSignal => "process.signal",
             Self::ProcessResize => "process.resize",
             Self::ProcessAttach => "process.attach",
+            Self::ServiceStart => "service.start",
+            Self::ServiceRemove => "service.remove",
             Self::FileWrite => "file.write",
             Self::FileRemove => "file.remove",
             Self::FileMove => "file.move",
@@ -162,7 +166,7 @@ impl CommandRequest {
         }
     }
 
-    fn check(&self) -> Result<(), ControlError> {
+    pub(crate) fn check(&self) -> Result<(), ControlError> {
         let (parts, empty) = match &self.command {
             CommandLine::Shell(text) => (std::slice::from_ref(text), text.trim().is_empty()),
             CommandLine::Argv(argv) => (
@@ -357,32 +361,13 @@ impl GuestAccess {
     pub fn command(&self, request: CommandRequest) -> Result<Start, ControlError> {
         request.check()?;
         let spec = &self.sandbox.spec;
-        let mut env: BTreeMap<&str, &str> = BTreeMap::new();
-        let image_env = self.facts.image_env.iter();
-        env.extend(image_env.map(|(key, value)| (key.as_str(), value.as_str())));
-        let inside = self.inside.as_ref();
-        let given = inside
-            .map(|inside| inside.variables(spec))
-            .unwrap_or_default();
-        env.extend(
-            given
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str())),
+        let env = entries(
+            &self.facts,
+            self.inside.as_deref(),
+            self.trust.as_deref(),
+            spec,
+            &request.env,
         );
-        let trust = self.trust.iter().flat_map(|trust| &trust.variables);
-        env.extend(trust.map(|(key, value)| (key.as_str(), value.as_str())));
-        for layer in [&spec.env, &request.env] {
-            env.extend(
-                layer
-                    .iter()
-                    .map(|(key, value)| (key.as_str(), value.as_str())),
-            );
-        }
-        let env = env
-            .into_iter()
-            .filter(|(key, value)| !key.contains('\0') && !value.contains('\0'))
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
         let make_cwd = request.cwd.is_none();
         let cwd = request.cwd.or_else(|| spec.workdir.clone());
         let cwd = cwd.or_else(|| self.facts.image_workdir.clone());
@@ -422,11 +407,70 @@ impl GuestAccess {
         Ok(start)
     }
 
+    /// What services get beside what their caller gave.
+    pub(crate) fn environment(&self) -> Environment {
+        environment(
+            &self.facts,
+            self.inside.as_deref(),
+            self.trust.as_deref(),
+            &self.sandbox.spec,
+        )
+    }
+
     /// Who file calls act as when the request names nobody: the spec's user, else the image's. Empty
     /// means root.
     pub fn default_user(&self) -> &str {
         let spec = self.sandbox.spec.user.as_deref();
         spec.or(self.facts.image_user.as_deref()).unwrap_or("")
+    }
+}
+
+/// Environment of a command: image < secrets < spec < request.
+fn entries(
+    facts: &HostFacts,
+    inside: Option<&Inside>,
+    trust: Option<&Trust>,
+    spec: &SandboxSpec,
+    request: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let given = inside
+        .map(|inside| inside.variables(spec))
+        .unwrap_or_default();
+    let mut env: BTreeMap<&str, &str> = BTreeMap::new();
+    for (key, value) in &facts.image_env {
+        env.insert(key, value);
+    }
+    for (key, value) in &given {
+        env.insert(key, value);
+    }
+    for (key, value) in trust.iter().flat_map(|trust| &trust.variables) {
+        env.insert(key, value);
+    }
+    for (key, value) in spec.env.iter().chain(request) {
+        env.insert(key, value);
+    }
+    env.into_iter()
+        .filter(|(key, value)| !key.contains('\0') && !value.contains('\0'))
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect()
+}
+
+/// What every command of a sandbox gets now.
+pub(crate) fn environment(
+    facts: &HostFacts,
+    inside: Option<&Inside>,
+    trust: Option<&Trust>,
+    spec: &SandboxSpec,
+) -> Environment {
+    let cwd = spec.workdir.as_ref().or(facts.image_workdir.as_ref());
+    let user = spec.user.as_ref().or(facts.image_user.as_ref());
+    Environment {
+        env: entries(facts, inside, trust, spec, &BTreeMap::new()),
+        cwd: cwd
+            .filter(|cwd| cwd.len() <= PATH_MAX)
+            .cloned()
+            .unwrap_or_default(),
+        user: user.cloned().unwrap_or_default(),
     }
 }
 
@@ -594,7 +638,10 @@ impl Control {
         require_running(&record)?;
         if matches!(
             action,
-            GuestAction::Exec | GuestAction::ProcessStart | GuestAction::CodeRun
+            GuestAction::Exec
+                | GuestAction::ProcessStart
+                | GuestAction::ServiceStart
+                | GuestAction::CodeRun
         ) {
             self.checkpoint_before_command(&record).await?;
         }
@@ -607,6 +654,9 @@ impl Control {
             outcome => outcome?,
         };
         let trust = self.add_authorities(&record, inside.as_ref()).await?;
+        if !self.services_begun(&record)? {
+            self.begin_services(&record).await;
+        }
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());
         Ok(GuestAccess {

@@ -59,6 +59,7 @@ mod refusals;
 mod relayed;
 pub mod sandboxes;
 mod secrets;
+mod services;
 pub mod shares;
 mod slots;
 pub mod snapshots;
@@ -115,6 +116,7 @@ pub use quarantine::{Quarantined, QuarantinedId};
 pub use relayed::RELAYED;
 pub use sandboxes::{CreateSandbox, Created, Sandbox, SandboxPatch};
 pub use secrets::{SandboxAuthorities, SecretBudget, SecretChange, SetSecret};
+pub use services::ServiceRequest;
 pub use shares::{Portion, Shares, Sharing};
 pub use snapshots::{
     Base, Children, ForkRequest, Imported, RolledBack, Source, TakeSnapshot, Taken, Timeline,

@@ -27,6 +27,7 @@ pub mod processes;
 pub mod quarantine;
 pub mod sandboxes;
 pub mod secrets;
+pub mod services;
 pub mod snapshots;
 pub mod ssh;
 pub mod templates;

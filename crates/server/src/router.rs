@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::guard;
 use crate::handler::{
     approvals, attach, builds, code, egress, events, exec, files, host, identity, images, nodes,
-    ports, processes, quarantine, sandboxes, secrets, snapshots, ssh, templates, tenancy, tree,
-    volumes,
+    ports, processes, quarantine, sandboxes, secrets, services, snapshots, ssh, templates, tenancy,
+    tree, volumes,
 };
 use crate::mcp;
 use crate::state::App;
@@ -122,6 +122,9 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::SignalProcess => on(verb, processes::signal),
         Op::ResizeProcess => on(verb, processes::resize),
         Op::AttachProcess => on(verb, attach::attach),
+        Op::StartService => on(verb, services::start),
+        Op::ListServices => on(verb, services::list),
+        Op::RemoveService => on(verb, services::remove),
         Op::ReadFile => on(verb, files::read),
         Op::WriteFile => on(verb, files::write),
         Op::ReadArchive => on(verb, files::read_archive),

@@ -59,6 +59,7 @@ export {
   type RunOptions,
   Sandbox,
   type SandboxOptions,
+  type ServiceOptions,
   type StartOptions,
   type TerminalOptions,
   type UpdateOptions,

@@ -2081,70 +2081,70 @@ export interface components {
         /** @description One page of a list. */
         Page10: {
             /** @description The items of this page. */
-            items: components["schemas"]["Key"][];
+            items: components["schemas"]["Template"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page11: {
             /** @description The items of this page. */
-            items: components["schemas"]["SshKey"][];
+            items: components["schemas"]["Key"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page12: {
             /** @description The items of this page. */
-            items: components["schemas"]["Secret"][];
+            items: components["schemas"]["SshKey"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page13: {
             /** @description The items of this page. */
-            items: components["schemas"]["SecretUser"][];
+            items: components["schemas"]["Secret"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page14: {
             /** @description The items of this page. */
-            items: components["schemas"]["Approval"][];
+            items: components["schemas"]["SecretUser"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page15: {
             /** @description The items of this page. */
-            items: components["schemas"]["Org"][];
+            items: components["schemas"]["Approval"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page16: {
             /** @description The items of this page. */
-            items: components["schemas"]["AuditRecord"][];
+            items: components["schemas"]["Org"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page17: {
             /** @description The items of this page. */
-            items: components["schemas"]["AuditChain"][];
+            items: components["schemas"]["AuditRecord"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page18: {
             /** @description The items of this page. */
-            items: components["schemas"]["Runner"][];
+            items: components["schemas"]["AuditChain"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page19: {
             /** @description The items of this page. */
-            items: components["schemas"]["Node"][];
+            items: components["schemas"]["Runner"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
@@ -2157,6 +2157,13 @@ export interface components {
         };
         /** @description One page of a list. */
         Page20: {
+            /** @description The items of this page. */
+            items: components["schemas"]["Node"][];
+            /** @description Cursor of the next page; absent on the last one. */
+            next_cursor?: string | null;
+        };
+        /** @description One page of a list. */
+        Page21: {
             /** @description The items of this page. */
             items: components["schemas"]["Quarantined"][];
             /** @description Cursor of the next page; absent on the last one. */
@@ -2179,35 +2186,35 @@ export interface components {
         /** @description One page of a list. */
         Page5: {
             /** @description The items of this page. */
-            items: components["schemas"]["Port"][];
+            items: components["schemas"]["Service"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page6: {
             /** @description The items of this page. */
-            items: components["schemas"]["CodeContext"][];
+            items: components["schemas"]["Port"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page7: {
             /** @description The items of this page. */
-            items: components["schemas"]["Image"][];
+            items: components["schemas"]["CodeContext"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page8: {
             /** @description The items of this page. */
-            items: components["schemas"]["Volume"][];
+            items: components["schemas"]["Image"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
         /** @description One page of a list. */
         Page9: {
             /** @description The items of this page. */
-            items: components["schemas"]["Template"][];
+            items: components["schemas"]["Volume"][];
             /** @description Cursor of the next page; absent on the last one. */
             next_cursor?: string | null;
         };
@@ -2576,6 +2583,14 @@ export interface components {
              */
             pids: number;
         };
+        /**
+         * @description What happens when a service ends by itself.
+         *     - `no`: It is not started again before the sandbox is.
+         *     - `on_failure`: It is started again if it failed: its exit code is not 0, or it could not be started.
+         *     - `always`: It is started again.
+         * @enum {string}
+         */
+        RestartPolicy: "no" | "on_failure" | "always";
         /** @description Body of `POST …/rollback`. */
         Rollback: {
             /** @description Restore its processes too; refused if it has no memory. */
@@ -2906,6 +2921,43 @@ export interface components {
              */
             uses: number;
         };
+        /** @description A service of a sandbox. */
+        Service: {
+            /** @description Its program and arguments, if it has no command line. */
+            argv?: string[] | null;
+            /** @description Its command line, if it has one. */
+            command?: string | null;
+            /** @description Working directory, if it is not that of the sandbox. */
+            cwd?: string | null;
+            /** @description Why it could not be started the last time. */
+            error?: string | null;
+            /** @description How its last run ended. */
+            last_exit?: components["schemas"]["Exit"] | null;
+            /** @description Name of the service. */
+            name: string;
+            /** @description Id of its process, which is the same for all its runs; its output is that of the process. */
+            process: string;
+            /** @description When it is started again after its end. */
+            restart: components["schemas"]["RestartPolicy"];
+            /**
+             * Format: uint64
+             * @description How often it was started again since the sandbox was started.
+             */
+            restarts: number;
+            /** @description State now. */
+            state: components["schemas"]["ServiceState"];
+            /** @description User, if it is not that of the sandbox. */
+            user?: string | null;
+        };
+        /**
+         * @description State of a service.
+         *     - `pending`: Not started yet since the sandbox was.
+         *     - `running`: Its process runs.
+         *     - `waiting`: It ended or could not be started, and is started again after a pause.
+         *     - `ended`: It ended, and its policy does not start it again.
+         * @enum {string}
+         */
+        ServiceState: "pending" | "running" | "waiting" | "ended";
         /** @description Body of `POST /v1/secrets`: the first version of a secret, or its next one. */
         SetSecret: {
             /**
@@ -3104,6 +3156,34 @@ export interface components {
              * @description Time in milliseconds after which the command's process group is killed.
              */
             timeout_ms?: number | null;
+            /** @description User name or number, optionally with `:group`. */
+            user?: string | null;
+        };
+        /** @description Body of `POST …/services`. Either `command` or `argv`. */
+        StartService: {
+            /** @description Program and arguments, run without a shell. */
+            argv?: string[] | null;
+            /** @description Command line for the user's login shell. */
+            command?: string | null;
+            /** @description Working directory; default: that of the sandbox. */
+            cwd?: string | null;
+            /**
+             * @description Environment variables. They are kept on the sandbox's disk; use the sandbox's secrets for values that must
+             *     not be there.
+             */
+            env?: {
+                [key: string]: string;
+            };
+            /**
+             * @description Name of the service, unique in the sandbox: lowercase letters, digits and dashes.
+             * @default
+             */
+            name: string;
+            /**
+             * @description When it is started again after its end; default: `on_failure`.
+             * @default on_failure
+             */
+            restart: components["schemas"]["RestartPolicy"];
             /** @description User name or number, optionally with `:group`. */
             user?: string | null;
         };

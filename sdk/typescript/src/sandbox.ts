@@ -22,6 +22,7 @@ import type {
   NetworkPolicy,
   Port,
   ProcessInfo,
+  Service,
   ResourcesRequest,
   SandboxInfo,
   SecretGrant,
@@ -132,6 +133,12 @@ export interface TerminalOptions extends Omit<CommandOptions, "timeout"> {
   cols?: number | undefined;
   /** Default: 24. */
   rows?: number | undefined;
+}
+
+/** What {@link Sandbox.startService} takes. */
+export interface ServiceOptions extends Omit<CommandOptions, "timeout"> {
+  /** Whether it is started again after its end. Default: `on_failure`. */
+  restart?: "no" | "on_failure" | "always" | undefined;
 }
 
 /** Options of {@link Sandbox.update}; fields that are not given stay. */
@@ -414,6 +421,26 @@ export class Sandbox implements AsyncDisposable {
     const call = this.#call("GET", `/processes/${encodeURIComponent(id)}`, options);
     const info = await this.#client._get<ProcessInfo>(call);
     return new Process(this.#client, this.id, info.id, shown(info.argv));
+  }
+
+  /**
+   * Starts a command that comes back when the sandbox is started, and when it ends if `restart` says so. `env` is
+   * kept on the sandbox's disk; variables of the sandbox and its secrets are not.
+   */
+  async startService(name: string, command: Command, options: ServiceOptions = {}): Promise<Service> {
+    const { restart, signal } = options;
+    const json = { ...commandBody(command, options), name, restart };
+    return this.#client._get<Service>(this.#call("POST", "/services", { json, signal }));
+  }
+
+  /** Lists the services of this sandbox. */
+  async services(options: Cancel = {}): Promise<Service[]> {
+    return this.#client._items<Service>(this.#call("GET", "/services", options));
+  }
+
+  /** Ends a service and removes it. */
+  async removeService(name: string, options: Cancel = {}): Promise<void> {
+    await this.#client._done(this.#call("DELETE", `/services/${encodeURIComponent(name)}`, options));
   }
 
   /** Lists the TCP ports that programs in the sandbox listen on. */

@@ -124,6 +124,9 @@ export interface ProcessInfo extends Camel<Schemas["Process"]> {
   running: boolean;
 }
 
+/** A command that comes back when its sandbox is started. */
+export interface Service extends Camel<Schemas["Service"]> {}
+
 /** The metadata of a path. */
 export interface FileInfo extends Camel<Schemas["FileInfo"]> {
   isFile: boolean;

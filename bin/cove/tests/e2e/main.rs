@@ -44,6 +44,7 @@ mod quarantine;
 mod reloading;
 mod restarts;
 mod secrets;
+mod services;
 mod signals;
 mod ssh;
 mod terminal;

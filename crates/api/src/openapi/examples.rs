@@ -28,6 +28,9 @@ pub fn request(operation: Op) -> Option<Value> {
         Op::RollbackSandbox => json!({"snapshot": "before"}),
         Op::Exec => json!({"command": "echo $((6 * 7))", "timeout_ms": 10_000}),
         Op::StartProcess => json!({"argv": ["python3", "-m", "http.server", "8000"]}),
+        Op::StartService => json!({
+            "name": "web", "argv": ["python3", "-m", "http.server", "8000"], "restart": "always",
+        }),
         Op::SignalProcess => json!({"signal": "TERM"}),
         Op::ResizeProcess => json!({"cols": 80, "rows": 24}),
         Op::MakeDirectory | Op::MakeVolumeDirectory => {

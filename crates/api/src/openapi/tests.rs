@@ -125,7 +125,7 @@ fn check_example(name: &str, example: &Value) {
     }
     use crate::{
         approval, build, code, file, identity, image, lifecycle, node, port, process, quarantine,
-        sandbox, secret, snapshot, ssh, template, tenancy, volume,
+        sandbox, secret, service, snapshot, ssh, template, tenancy, volume,
     };
     let read = match name {
         "sandbox.create" => reads::<sandbox::CreateSandbox>(example),
@@ -138,6 +138,7 @@ fn check_example(name: &str, example: &Value) {
         "sandbox.rollback" => reads::<snapshot::Rollback>(example),
         "exec" => reads::<process::Exec>(example),
         "process.start" => reads::<process::StartProcess>(example),
+        "service.start" => reads::<service::StartService>(example),
         "process.signal" => reads::<process::SignalProcess>(example),
         "process.resize" => reads::<process::TerminalSize>(example),
         "file.mkdir" | "volume.file_mkdir" => reads::<file::MakeDirectory>(example),

@@ -7,7 +7,7 @@ use crate::event::{Event, EventsQuery};
 use crate::tenancy::Scope::{Admin, Manage, Read, Use};
 use crate::{
     NoQuery, Page, PageQuery, approval, build, code, file, host, identity, image, lifecycle, node,
-    port, process, quarantine, sandbox, secret, snapshot, ssh, template, tenancy, volume,
+    port, process, quarantine, sandbox, secret, service, snapshot, ssh, template, tenancy, volume,
 };
 
 const fn get(
@@ -303,6 +303,30 @@ pub const ROUTES: &[Route] = &[
     )
     .query::<process::AttachQuery>()
     .upgrade()
+    .bound(),
+    post(
+        Op::StartService,
+        "/v1/sandboxes/{id}/services",
+        Use,
+        "Start a service, which comes back with its sandbox",
+    )
+    .body::<service::StartService>()
+    .reply::<service::Service>(201)
+    .bound(),
+    get(
+        Op::ListServices,
+        "/v1/sandboxes/{id}/services",
+        Use,
+        "List services",
+    )
+    .reply::<Page<service::Service>>(200)
+    .bound(),
+    delete(
+        Op::RemoveService,
+        "/v1/sandboxes/{id}/services/{service}",
+        Use,
+        "End a service and remove it",
+    )
     .bound(),
     get(
         Op::ReadFile,

@@ -49,6 +49,8 @@ impl Observe for Intent {
     fn wants(&self, request: &Request) -> bool {
         match request {
             Request::Start(_)
+            | Request::StartService(_)
+            | Request::RemoveService(_)
             | Request::Stdin(_)
             | Request::Signal(_)
             | Request::Resize(_)

@@ -406,7 +406,13 @@ impl Control {
             Ok(Err(error)) => Err(Unmade::Image(error)),
             // Its counters begin with it, so its first figures can wait for the next round.
             Ok(Ok(view)) => match self.keep(record, &view).await {
-                Ok(kept) => Ok(kept),
+                Ok(kept) => {
+                    match from {
+                        Some(_) => self.begin_services(&kept).await,
+                        None => self.note_services_begun(&kept),
+                    }
+                    Ok(kept)
+                }
                 Err(error) => {
                     // The caller hears that it failed, so it must go. Whether the database has it as running is
                     // unknown: a commit whose answer was lost may have happened. So the host is asked only

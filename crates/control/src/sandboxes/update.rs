@@ -50,6 +50,8 @@ impl Control {
         .await;
         match started {
             Ok(view) => {
+                // Before anybody hears that it runs.
+                self.begin_services(&record).await;
                 let kept = self.write_observed(&record, &view).await?;
                 self.0.in_use.activity.note(&kept.id, self.moment());
                 self.meter_soon(&kept);
@@ -226,8 +228,14 @@ impl Control {
             _ => error.into(),
         })?;
         match self.ask_host(&record, &new, &patch).await {
-            Ok(None) => Ok(changed.into()),
-            Ok(Some(view)) => Ok(self.write_observed(&changed, &view).await?.into()),
+            Ok(view) => {
+                let changed = match view {
+                    Some(view) => self.write_observed(&changed, &view).await?,
+                    None => changed,
+                };
+                self.renew_services(&record, &changed).await;
+                Ok(changed.into())
+            }
             Err(error @ RunnerError::Unreachable { .. }) => {
                 // The wish stays; the reconcile that follows asks for it again.
                 self.mark_stale(&record);

@@ -38,6 +38,8 @@ const CLEAN_IMAGES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Furnished {
     inside: Mutex<HashMap<SandboxId, Arc<Inside>>>,
+    /// Those whose guests know what commands get, for their services.
+    pub(crate) begun: Mutex<HashSet<SandboxId>>,
     /// Sandboxes without secrets that trust no other organisation's authority.
     clean: Mutex<HashSet<SandboxId>>,
     /// Images of which the same is known. An organisation hears nothing from another one's sandboxes.
@@ -62,8 +64,14 @@ impl std::fmt::Debug for Inside {
 impl Furnished {
     /// Values of exposed secrets may have changed: they are asked for again with the next command.
     pub fn forget_exposed(&self) {
-        let mut all = self.inside.lock();
-        all.retain(|_, inside| inside.exposed.is_empty());
+        let mut begun = self.begun.lock();
+        self.inside.lock().retain(|id, inside| {
+            let keeps = inside.exposed.is_empty();
+            if !keeps {
+                begun.remove(id);
+            }
+            keeps
+        });
     }
 
     fn of(&self, record: &SandboxRecord) -> Option<Arc<Inside>> {
@@ -73,11 +81,12 @@ impl Furnished {
 
     pub fn forget(&self, id: &SandboxId) {
         self.inside.lock().remove(id);
+        self.begun.lock().remove(id);
         self.clean.lock().remove(id);
     }
 
     pub fn len(&self) -> usize {
-        self.inside.lock().len() + self.clean.lock().len()
+        self.inside.lock().len() + self.begun.lock().len() + self.clean.lock().len()
     }
 
     fn is_clean(&self, record: &SandboxRecord) -> bool {

@@ -273,8 +273,7 @@ mod tests {
         let theirs = certificate("Cove secrets of org_theirs");
         let public = certificate("A public one");
         let bundle = format!("# roots\n{public}{theirs}{ours}# end\n{theirs}{public}");
-        let without =
-            |ours| without_others(bundle.as_bytes(), ours).map(|text| String::from_utf8(text));
+        let without = |ours| without_others(bundle.as_bytes(), ours).map(String::from_utf8);
         assert_eq!(
             without(Some(ours.as_str())),
             Some(Ok(format!("# roots\n{public}{ours}# end\n{public}")))

@@ -97,13 +97,17 @@ impl Control {
         };
         match done.await {
             Ok(done) => {
+                // Before anybody can use it: what was put inside is gone with the old disk.
+                self.host_of(&intended.host)?.furnished.forget(&intended.id);
                 let kept = self.keep_snapshot(&row, &done.kept).await?;
                 self.write_observed(&intended, &done.sandbox).await?;
                 self.move_head(&kept).await?;
                 self.0.in_use.activity.note(&record.id, self.moment());
                 let now = self.reread_any(&record.id, record.id.as_str()).await?;
-                self.host_of(&now.host)?.furnished.forget(&now.id);
                 self.furnish_early(&now).await;
+                if now.state == State::Running {
+                    self.begin_services(&now).await;
+                }
                 self.meter_now(&now, None).await;
                 Ok(RolledBack {
                     sandbox: now.into(),

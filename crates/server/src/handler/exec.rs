@@ -228,7 +228,7 @@ pub fn terminal(size: TerminalSize) -> Result<(u16, u16), Failure> {
     Ok((side("cols", size.cols)?, side("rows", size.rows)?))
 }
 
-fn command_line(
+pub fn command_line(
     command: Option<String>,
     argv: Option<Vec<String>>,
 ) -> Result<CommandLine, Failure> {

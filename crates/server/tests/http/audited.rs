@@ -16,6 +16,7 @@ fn said(route: &Route) -> (&'static str, &'static str) {
         Op::PatchSandbox => ("", r#"{"labels":{"a":"b"}}"#),
         Op::RollbackSandbox => ("", r#"{"snapshot":"snap_aaaaaaaaaaaaaaaaaaaa"}"#),
         Op::Exec | Op::StartProcess => ("", r#"{"command":"true"}"#),
+        Op::StartService => ("", r#"{"name":"made","command":"true"}"#),
         Op::SignalProcess => ("", r#"{"signal":"TERM"}"#),
         Op::ResizeProcess => ("", r#"{"cols":80,"rows":24}"#),
         Op::WriteFile

@@ -232,6 +232,8 @@ impl GuestProcess {
             .arg(&program)
             .args(["--listen", "--root-files"])
             .arg(&files)
+            .arg("--kept")
+            .arg(dir.join("guest-kept"))
             .stdin(Stdio::null())
             .spawn()
             .expect("the guest starts");

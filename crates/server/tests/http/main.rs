@@ -19,6 +19,7 @@ mod ports;
 mod previews;
 mod revoked;
 mod secrets;
+mod services;
 mod shapes;
 mod shares;
 mod shutdown;

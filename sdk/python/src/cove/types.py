@@ -248,6 +248,33 @@ class ProcessInfo:
 
 
 @dataclass(frozen=True)
+class Service:
+    """A command that comes back when its sandbox is started."""
+
+    name: str
+    #: ``pending``, ``running``, ``waiting`` for its next start, or ``ended``.
+    state: str
+    #: The id of its process, the same for all its runs: ``box.process(service.process)``.
+    process: str
+    #: ``no``, ``on_failure`` or ``always``.
+    restart: str
+    #: How often it was started again since the sandbox was started.
+    restarts: int = 0
+    command: Optional[str] = None
+    argv: Optional[list[str]] = None
+    cwd: Optional[str] = None
+    user: Optional[str] = None
+    #: How its last run ended.
+    last_exit: Optional[Mapping[str, Any]] = None
+    #: Why it could not be started the last time.
+    error: Optional[str] = None
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+
+@dataclass(frozen=True)
 class FileInfo:
     """The metadata of a path."""
 

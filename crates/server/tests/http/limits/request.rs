@@ -158,6 +158,22 @@ fn table() -> String {
             ),
             "429; the oldest finished one is forgotten",
         ),
+        ("Services of a sandbox", each(SERVICES_MAX), "429"),
+        (
+            "Command and environment of a service",
+            format!("{} together", bytes(SERVICE_BYTES_MAX)),
+            "422",
+        ),
+        (
+            "Pause before a service is started again",
+            format!(
+                "0.{} s, doubled up to {} s; after a run of {} s it begins again",
+                SERVICE_PAUSE_MIN_MS / 100,
+                SERVICE_PAUSE_MAX_MS / 1000,
+                SERVICE_STEADY_MS / 1000
+            ),
+            "",
+        ),
         (
             "Columns and rows of a terminal",
             count(TERMINAL_SIDE_MAX.into()),
@@ -540,6 +556,12 @@ fn the_schema_has_the_constants() {
             "env",
             "maxProperties",
             limits::ENV_ENTRIES_MAX as u64,
+        ),
+        (
+            "StartService",
+            "name",
+            "maxLength",
+            limits::SERVICE_NAME_MAX as u64,
         ),
         ("StartProcess", "ring_bytes", "minimum", limits::RING_MIN),
         ("StartProcess", "ring_bytes", "maximum", limits::RING_MAX),

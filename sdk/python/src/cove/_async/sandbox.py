@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, Literal, Optional, TypeVar, Union
 
 from .. import errors
 from .._image import Image
@@ -35,6 +35,7 @@ from ..types import (
     ProcessInfo,
     Result,
     SandboxInfo,
+    Service,
     Share,
     SnapshotInfo,
     SshAccess,
@@ -483,6 +484,35 @@ class AsyncSandbox:
         call = Call("GET", sandbox_path(await self._reach(), f"/processes/{segment(id)}"))
         info = decode(ProcessInfo, await self._client._json(call))
         return AsyncProcess(self._client, self.id, info.id, shown(info.argv))
+
+    async def start_service(
+        self,
+        name: str,
+        command: Command,
+        *,
+        restart: Literal["no", "on_failure", "always"] = "on_failure",
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> Service:
+        """Starts a command that comes back when the sandbox is started, and when it ends if ``restart`` says so.
+
+        ``env`` is kept on the sandbox's disk; variables of the sandbox and its secrets are not.
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=None)
+        body |= {"name": name, "restart": restart}
+        call = Call("POST", sandbox_path(await self._reach(), "/services"), json=body)
+        return decode(Service, await self._client._json(call))
+
+    async def services(self) -> _List[Service]:
+        """Lists the services of this sandbox."""
+        data = await self._client._json(Call("GET", sandbox_path(await self._reach(), "/services")))
+        return [decode(Service, item) for item in data["items"]]
+
+    async def remove_service(self, name: str) -> None:
+        """Ends a service and removes it."""
+        path = sandbox_path(await self._reach(), f"/services/{segment(name)}")
+        await self._client._done(Call("DELETE", path))
 
     async def ports(self) -> _List[Port]:
         """Lists the TCP ports that programs in the sandbox listen on."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, Literal, Optional, TypeVar, Union
 
 from .. import errors
 from .._image import Image
@@ -36,6 +36,7 @@ from ..types import (
     ProcessInfo,
     Result,
     SandboxInfo,
+    Service,
     Share,
     SnapshotInfo,
     SshAccess,
@@ -477,6 +478,35 @@ class Sandbox:
         call = Call("GET", sandbox_path(self._reach(), f"/processes/{segment(id)}"))
         info = decode(ProcessInfo, self._client._json(call))
         return Process(self._client, self.id, info.id, shown(info.argv))
+
+    def start_service(
+        self,
+        name: str,
+        command: Command,
+        *,
+        restart: Literal["no", "on_failure", "always"] = "on_failure",
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> Service:
+        """Starts a command that comes back when the sandbox is started, and when it ends if ``restart`` says so.
+
+        ``env`` is kept on the sandbox's disk; variables of the sandbox and its secrets are not.
+        """
+        body = command_body(command, cwd=cwd, env=env, user=user, timeout=None)
+        body |= {"name": name, "restart": restart}
+        call = Call("POST", sandbox_path(self._reach(), "/services"), json=body)
+        return decode(Service, self._client._json(call))
+
+    def services(self) -> _List[Service]:
+        """Lists the services of this sandbox."""
+        data = self._client._json(Call("GET", sandbox_path(self._reach(), "/services")))
+        return [decode(Service, item) for item in data["items"]]
+
+    def remove_service(self, name: str) -> None:
+        """Ends a service and removes it."""
+        path = sandbox_path(self._reach(), f"/services/{segment(name)}")
+        self._client._done(Call("DELETE", path))
 
     def ports(self) -> _List[Port]:
         """Lists the TCP ports that programs in the sandbox listen on."""
