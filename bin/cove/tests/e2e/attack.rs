@@ -20,7 +20,7 @@ fn one_tenant_cannot_take_the_server_from_another() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}\n{output:?}");
-    // Each has a line, and none was left out for want of time.
-    assert!(said.lines().count() >= 12, "{said}");
-    assert!(!said.contains("the time for all"), "{said}");
+    // Each has a line, and none was left out: for want of time, or of something that this server has.
+    assert!(said.lines().count() >= 16, "{said}");
+    assert!(!said.contains(" skipped "), "{said}");
 }

@@ -3,7 +3,7 @@
 //! In rounds: workers create, write, snapshot, rest and delete while the parts of the server are killed or
 //! held up, then everything that was acknowledged is looked for. `scripts/chaos` runs it for as long as it is
 //! told (`COVE_CHAOS_SECONDS`), from a seed of its own (`COVE_CHAOS_SEED`), over PostgreSQL that is restarted
-//! as well (`COVE_CHAOS_POSTGRES=1`).
+//! as well, hangs, and refuses writes (`COVE_CHAOS_POSTGRES=1`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,6 +20,8 @@ use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::harness::{Cove, DEADLINE, signal};
+
+mod records;
 
 /// Rounds when no time is given, and faults in each: a hundred in all.
 const ROUNDS: u64 = 4;
@@ -341,9 +343,9 @@ fn play(cove: &mut Cove, mut cluster: Option<&mut Cluster>, seed: u64) {
                 signal(held, Signal::CONT);
             }
             6 => kill_gateway(cove),
-            7 if cluster.is_some() => {
+            7 | 8 if cluster.is_some() => {
                 if let Some(cluster) = cluster.as_deref_mut() {
-                    cluster.restart();
+                    disturb(cluster, &mut dice);
                 }
             }
             _ => signal(cove.role_pid("control"), Signal::KILL),
@@ -355,6 +357,31 @@ fn play(cove: &mut Cove, mut cluster: Option<&mut Cluster>, seed: u64) {
         .map(|worker| worker.join().unwrap())
         .collect();
     runtime().block_on(verify(&finder, results));
+}
+
+/// Restarts the database, makes it hang, or has it refuse writes for a moment.
+fn disturb(cluster: &mut Cluster, dice: &mut Dice) {
+    let how = dice.roll(3);
+    let moment = Duration::from_millis(dice.roll(2000));
+    let set_read_only = |cluster: &Cluster, on: &str| {
+        let sql = format!("ALTER SYSTEM SET default_transaction_read_only = {on}");
+        for sql in [&sql, "SELECT pg_reload_conf()"] {
+            runtime().block_on(cluster.run_sql("postgres", sql));
+        }
+    };
+    match how {
+        0 => cluster.restart(),
+        1 => {
+            cluster.signal_all(Signal::STOP);
+            std::thread::sleep(moment);
+            cluster.signal_all(Signal::CONT);
+        }
+        _ => {
+            set_read_only(cluster, "on");
+            std::thread::sleep(moment);
+            set_read_only(cluster, "off");
+        }
+    }
 }
 
 /// Where a sandbox had a network, and the gateway is the one that its file names.
@@ -456,6 +483,7 @@ async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
         .remove(0);
     assert_eq!((runner.sandboxes, runner.running), (0, 0));
     assert_eq!(runner.promised_memory_bytes, 0);
+    records::check(finder, &results).await;
 }
 
 /// Every snapshot is there, and the last one holds what was written before it.

@@ -1,7 +1,6 @@
 //! Disks that are full and pools that turned read-only: the server starts, says so, and gets out of it.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,18 +21,6 @@ fn fill(path: &Path) {
             .is_ok()
         {}
     }
-}
-
-/// The status line and body of `GET /readyz`.
-fn readyz(cove: &Cove) -> String {
-    let url = std::fs::read_to_string(cove.data_dir().join("url")).unwrap();
-    let address = url.trim().strip_prefix("http://").unwrap().to_owned();
-    let mut stream = TcpStream::connect(&address).unwrap();
-    let request = format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 #[test]
@@ -85,11 +72,11 @@ fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
         .as_str()
         .unwrap()
         .to_owned();
-    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    assert!(cove.readyz().starts_with("HTTP/1.1 200"));
     // With nothing to repair nobody is stopped.
     let told = cove.ok(["doctor", "--repair-pool"]);
     assert_eq!(told.trim(), "the storage pool can be written to");
-    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    assert!(cove.readyz().starts_with("HTTP/1.1 200"));
     let pool = cove.data_dir().join("engine/pool");
     // As the kernel does it after a failed write: for all mounts of the filesystem at once. Refused for
     // moments in which somebody has a file open for writing.
@@ -101,7 +88,7 @@ fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
             .unwrap();
         remounted.status.success().then_some(())
     });
-    let answer = readyz(&cove);
+    let answer = cove.readyz();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("read-only"), "{answer}");
     let doctor = cove.run(["doctor"]);
@@ -115,7 +102,7 @@ fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
     // A server that starts meanwhile says the same.
     cove.kill_server();
     cove.serve_until(&["ls"]);
-    assert!(readyz(&cove).starts_with("HTTP/1.1 503"));
+    assert!(cove.readyz().starts_with("HTTP/1.1 503"));
 
     // It stops the server, which some service manager or somebody then starts again.
     let told = cove.ok(["doctor", "--repair-pool"]);
@@ -144,7 +131,7 @@ fn a_pool_that_turned_read_only_is_told_of_and_repaired_by_one_command() {
     assert!(told.contains("runs again"), "{told}");
     assert_eq!(std::fs::read_dir(&left).unwrap().count(), 0);
     cove.serve();
-    assert!(readyz(&cove).starts_with("HTTP/1.1 200"));
+    assert!(cove.readyz().starts_with("HTTP/1.1 200"));
     assert_eq!(cove.json(["show", "running"])["state"], "running");
     cove.ok(["start", "stopped"]);
     for name in ["running", "stopped"] {

@@ -1,7 +1,7 @@
 //! An installation of its own for each test: a data directory, a server, an image of one static
 //! program. All of it is gone when the test is, also when it failed.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -303,6 +303,15 @@ impl Cove {
         );
         stream.write_all(request.as_bytes()).unwrap();
         stream
+    }
+
+    /// The whole answer of `GET /readyz`, which needs no key.
+    pub fn readyz(&self) -> String {
+        let mut answer = String::new();
+        let mut stream = self.ask("/readyz");
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     /// A command with this input.

@@ -1,9 +1,14 @@
 //! The whole server with its database in PostgreSQL: what SQLite promises holds there too.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::harness::{Cove, signal, wait_for};
+
+/// The longest that `/readyz` waits for a database, with what a busy machine adds.
+const READY_MOST: Duration = Duration::from_secs(3 * 5);
 
 /// Counts slowly enough to be interrupted, quickly enough to test.
 const COUNTING: &str = "for i in $(seq 1 60); do echo line $i; sleep 0.05; done";
@@ -104,4 +109,70 @@ fn a_database_that_cannot_be_trusted_ends_the_start_with_the_reason() {
         assert!(!output.status.success(), "{log}");
         assert!(log.contains(said), "{address}: {log}");
     }
+}
+
+/// What `/readyz` answers, and how long it took.
+fn timed_readyz(cove: &Cove) -> (String, Duration) {
+    let asked = Instant::now();
+    let answer = cove.readyz();
+    (answer, asked.elapsed())
+}
+
+fn wait_until_ready_again(cove: &Cove) {
+    wait_for("the database is used again", || {
+        cove.readyz().starts_with("HTTP/1.1 200").then_some(())
+    });
+    cove.ok(["exec", "box", "--", "true"]);
+}
+
+#[test]
+fn readiness_reports_a_database_that_is_down_hung_or_read_only() {
+    let (mut cluster, address) = books();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut cove = Cove::start_with(&["--database", &address]);
+    cove.sandbox("box");
+    assert!(cove.readyz().starts_with("HTTP/1.1 200"));
+
+    // Hung: bounded.
+    cluster.signal_all(Signal::STOP);
+    let (hung, took) = timed_readyz(&cove);
+    cluster.signal_all(Signal::CONT);
+    assert!(hung.starts_with("HTTP/1.1 503"), "{hung}");
+    assert!(hung.contains("\"unavailable\""), "{hung}");
+    assert!(took < READY_MOST, "{took:?}");
+    wait_until_ready_again(&cove);
+
+    // Down: at once, which is sooner than a database that may still answer is given up.
+    cluster.kill();
+    let (down, took) = timed_readyz(&cove);
+    assert!(down.starts_with("HTTP/1.1 503"), "{down}");
+    assert!(down.contains("\"unavailable\""), "{down}");
+    assert!(took < READY_MOST / 3, "{took:?}");
+    let asked = Instant::now();
+    assert!(!cove.run(["ls"]).status.success());
+    assert!(asked.elapsed() < READY_MOST, "{:?}", asked.elapsed());
+    cluster.start_again();
+    wait_until_ready_again(&cove);
+
+    // Read-only: named, also by a server that starts then.
+    let set_read_only = |on: &str| {
+        let sql = format!("ALTER SYSTEM SET default_transaction_read_only = {on}");
+        runtime.block_on(cluster.run_sql("postgres", &sql));
+        runtime.block_on(cluster.run_sql("postgres", "SELECT pg_reload_conf()"));
+    };
+    set_read_only("on");
+    wait_for("the database is read-only", || {
+        let answer = cove.readyz();
+        (answer.starts_with("HTTP/1.1 503") && answer.contains("read-only")).then_some(())
+    });
+    cove.stop();
+    let known = cove.log().len();
+    cove.launch(&[]);
+    wait_for("the start says why it waits", || {
+        assert!(!cove.has_ended(), "{}", cove.log());
+        cove.log()[known..].contains("read-only").then_some(())
+    });
+    set_read_only("off");
+    cove.wait_until_ready();
+    wait_until_ready_again(&cove);
 }
