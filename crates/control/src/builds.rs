@@ -26,6 +26,7 @@ use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
+use crate::shares::Sharing;
 use crate::work::OwnWork;
 
 mod archive;
@@ -127,6 +128,14 @@ impl Live {
     }
 }
 
+/// Builds of all organisations, and what one has in any case.
+pub const BUILDS: Sharing = Sharing::new(cove_limits::BUILDS_RUNNING_ALL_MAX, 1);
+
+/// What one organisation may have under way when others have so many.
+fn share_of_builds(others: usize) -> usize {
+    BUILDS.share(others).min(cove_limits::BUILDS_RUNNING_MAX)
+}
+
 #[derive(Default)]
 pub(crate) struct Builds(Mutex<HashMap<BuildId, Arc<Live>>>);
 
@@ -143,14 +152,8 @@ impl Builds {
                 .hint("wait for a build to end, or cancel one")
                 .retry_after(5))
         };
-        if own >= cove_limits::BUILDS_RUNNING_MAX {
-            return full(format!(
-                "{} builds of this organisation are under way",
-                cove_limits::BUILDS_RUNNING_MAX
-            ));
-        }
-        if all >= cove_limits::BUILDS_RUNNING_ALL_MAX {
-            return full("too many builds are under way on this server".into());
+        if own >= share_of_builds(all - own) {
+            return full(format!("{own} builds of this organisation are under way"));
         }
         builds.insert(live.id.clone(), Arc::clone(live));
         Ok(())
@@ -658,5 +661,23 @@ fn is_cancelled(error: &ControlError) -> bool {
 impl From<cove_template::Error> for ControlError {
     fn from(error: cove_template::Error) -> Self {
         wrong(&error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn organisations_that_build_all_they_can_leave_room_for_the_next() {
+        let mut held = 0;
+        let shares: Vec<usize> = (0..6)
+            .map(|_| {
+                let share = share_of_builds(held);
+                held += share;
+                share
+            })
+            .collect();
+        assert_eq!(shares, [2, 2, 2, 1, 1, 1]);
     }
 }

@@ -74,6 +74,7 @@ pub use access::PORT_VISITS;
 pub use admission::Admission;
 pub use audit::{AuditChain, WAITING as AUDIT_WAITING};
 pub use budget::{Account, Budget, Charge};
+pub use builds::BUILDS;
 pub use builds::{
     BuildEvent, BuildFileLink, BuildFileUpload, BuildLog, BuildSteps, ContextUpload, CreateBuild,
     StartCommand, StepState,
@@ -92,9 +93,10 @@ pub use cove_runner_api::{
 };
 pub use cove_store::{
     AuditHead, AuditRecord, BuildRecord, ChainBreak, Holding, Key, ObjectCopy, Operations,
-    Organisation, Page, PageRequest, Period, Quota, SandboxFilter, SandboxUsage, Scope,
-    SecretRecord, SecretUsage, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState, SshKey,
-    StoredEvent, TemplateRecord, Usage, VolumeRecord, VolumeUser,
+    Organisation, Page, PageRequest, Period, Quota, SNAPSHOTS_ALWAYS, SNAPSHOTS_OF_HOST,
+    SandboxFilter, SandboxUsage, Scope, SecretRecord, SecretUsage, SnapshotFacts, SnapshotKind,
+    SnapshotRecord, SnapshotState, SshKey, StoredEvent, TemplateRecord, Usage, VolumeRecord,
+    VolumeUser,
 };
 pub use cove_template::Config as TemplateConfig;
 pub use cove_vault::{HostKeys, Zeroizing};

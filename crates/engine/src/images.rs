@@ -27,7 +27,8 @@ const FINISHED_MAX: usize = 100;
 const RUNNING_MAX: usize = 64;
 /// Of one organisation besides the operator's.
 const TENANT_RUNNING_MAX: usize = 8;
-/// Of all organisations besides the operator's, who always finds room.
+/// Of all organisations besides the operator's, who always finds room. One of them has at most half of what the
+/// others left, so that the next one finds some.
 const TENANTS_RUNNING_MAX: usize = 56;
 /// Warnings kept of one job; an image can cause millions.
 const WARNINGS_MAX: usize = 20;
@@ -191,12 +192,14 @@ impl Jobs {
         if *owner != ImageOwner::Operator {
             let tenants = self.running.iter().map(|job| &job.owner);
             let tenants = tenants.filter(|other| **other != ImageOwner::Operator);
-            if tenants.clone().filter(|other| same(other, owner)).count() >= TENANT_RUNNING_MAX {
+            let all = tenants.clone().count();
+            let own = tenants.filter(|other| same(other, owner)).count();
+            if own >= tenant_share(all - own) {
                 return full(format!(
-                    "{TENANT_RUNNING_MAX} of your organisation's are under way; wait for one to end"
+                    "{own} of your organisation's are under way; wait for one to end"
                 ));
             }
-            if tenants.count() >= TENANTS_RUNNING_MAX {
+            if all >= TENANTS_RUNNING_MAX {
                 return full(format!("{TENANTS_RUNNING_MAX} are under way"));
             }
         }
@@ -205,6 +208,12 @@ impl Jobs {
         }
         Ok(())
     }
+}
+
+/// What one organisation may have under way when others have so many.
+fn tenant_share(others: usize) -> usize {
+    let left = TENANTS_RUNNING_MAX.saturating_sub(others);
+    (left / 2).clamp(1, TENANT_RUNNING_MAX)
 }
 
 /// Whether two owners are the same organisation, whatever room each had when it asked.
@@ -391,5 +400,35 @@ pub fn view(image: &Image, in_use_by: u64) -> ImageView {
             entrypoint: image.config.entrypoint.clone(),
             cmd: image.config.cmd.clone(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn organisations_that_pull_all_they_can_leave_room_for_the_next() {
+        let mut held = 0;
+        let shares: Vec<usize> = (0..9)
+            .map(|_| {
+                let share = tenant_share(held);
+                held += share;
+                share
+            })
+            .collect();
+        assert_eq!(shares, [8, 8, 8, 8, 8, 8, 4, 2, 1]);
+        assert!(held < TENANTS_RUNNING_MAX);
+    }
+
+    #[test]
+    fn the_page_of_limits_has_the_numbers_of_the_code() {
+        let page = include_str!("../../../docs/limits.md");
+        let jobs =
+            format!("| Image jobs of one host | {RUNNING_MAX} | {TENANT_RUNNING_MAX} | 1 | 503 |");
+        assert!(page.contains(&jobs), "{jobs}");
+        assert!(page.contains(&format!(
+            "have {TENANTS_RUNNING_MAX} of the {RUNNING_MAX} together"
+        )));
     }
 }

@@ -65,7 +65,7 @@ pub struct Snapshot {
     pub counted: OnceLock<u64>,
 }
 
-/// Snapshots of one host, whoever asks for them.
+/// Snapshots of one host. Control shares them between organisations, which are not known here.
 const SNAPSHOTS_MAX: usize = 100_000;
 
 /// Keeps a snapshot from being deleted.

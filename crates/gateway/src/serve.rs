@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const DESCRIPTORS_KEPT: u64 = 2048;
 /// Questions of all sandboxes to the host's resolvers at once, where descriptors allow it, and the part
 /// of the descriptors that they get elsewhere.
-const QUESTIONS_MAX: u64 = 4096;
+pub const QUESTIONS_MAX: u64 = 4096;
 const QUESTIONS_PART: u64 = 8;
 /// The client's and the server's.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;

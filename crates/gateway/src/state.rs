@@ -589,6 +589,76 @@ mod tests {
         assert_eq!(refused, Err(Denied::Private));
     }
 
+    /// The cells of a row of docs/limits.md: total, most for one, always for one.
+    fn row(name: &str) -> [String; 3] {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let start = format!("| {name} |");
+        let row = page.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("there is no row '{name}'"));
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        [2, 3, 4].map(|cell| cells[cell].replace(',', ""))
+    }
+
+    #[test]
+    fn the_page_of_limits_has_the_numbers_of_the_gateway() {
+        let limits = Limits::default();
+        for (name, total) in [
+            ("Connections through the gateway", limits.connections_in_all),
+            ("Such connections not made yet", limits.half_open_in_all),
+            (
+                "DNS queries to resolvers",
+                crate::serve::QUESTIONS_MAX as usize,
+            ),
+            ("DNS connections over TCP", limits.dns_streams_in_all),
+            ("Pipes between sockets", crate::proxy::relay::PIPES_MAX),
+        ] {
+            let numbers = [total, total / 2].map(|number| number.to_string());
+            assert_eq!(row(name)[..2], numbers, "{name}");
+        }
+        let logs = RESTING_LOGS_MAX.to_string();
+        assert_eq!(
+            row("Egress logs of stopped sandboxes")[..2],
+            [&logs[..], &logs]
+        );
+        let lines = format!("{OWNER_LINES_PER_SECOND} a second");
+        assert_eq!(
+            row("Lines of egress logs that are kept")[1..],
+            [&lines[..], &lines]
+        );
+    }
+
+    #[tokio::test]
+    async fn an_organisation_that_logs_much_leaves_the_lines_of_others() {
+        let world = World::new(Limits::default(), Vec::new());
+        let now = Instant::now();
+        let lines_of = |owner: &str| world.lines_of(&owner.into());
+        let greedy = lines_of("greedy");
+        while greedy.lock().take(1, now).is_ok() {}
+        // Of all its sandboxes together.
+        assert!(lines_of("greedy").lock().take(1, now).is_err());
+        assert!(lines_of("other").lock().take(1, now).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_organisation_with_many_resting_logs_loses_its_own() {
+        let world = World::new(Limits::default(), Vec::new());
+        let rest = |owner: &str| {
+            let id = SandboxId::random();
+            drop(world.log_to_use(&id));
+            world.rest(&HashMap::new(), &id, &owner.into());
+            id
+        };
+        let quiet: Vec<SandboxId> = (0..10).map(|_| rest("quiet")).collect();
+        let first = rest("greedy");
+        for _ in 0..2 * RESTING_LOGS_MAX {
+            rest("greedy");
+        }
+        assert!(world.log(&first).is_none());
+        assert!(quiet.iter().all(|id| world.log(id).is_some()));
+        assert_eq!(world.logs.lock().resting.len(), RESTING_LOGS_MAX);
+    }
+
     #[tokio::test]
     async fn another_sandbox_at_the_same_address_inherits_nothing() {
         let world = World::new(Limits::default(), Vec::new());

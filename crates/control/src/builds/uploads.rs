@@ -469,6 +469,16 @@ mod tests {
     }
 
     #[test]
+    fn archives_of_one_organisation_leave_room_for_those_of_another() {
+        let uploads = Uploads::default();
+        let mut greedy = uploads.shares.take(OrgId::random(), 0).unwrap();
+        while greedy.grow(BUILD_UPLOADS_MAX / 4) {}
+        assert_eq!(greedy.amount(), BUILD_UPLOADS_ALL_MAX / 2);
+        let mut other = uploads.shares.take(OrgId::random(), 0).unwrap();
+        assert!(other.grow(BUILD_UPLOADS_MAX / 4));
+    }
+
+    #[test]
     fn archives_that_unpack_to_more_than_a_context_are_refused() {
         let mut file = tempfile::tempfile().unwrap();
         let mut gzip = flate2::write::GzEncoder::new(&mut file, flate2::Compression::fast());

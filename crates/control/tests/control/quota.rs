@@ -347,6 +347,46 @@ async fn an_organisation_has_so_many_snapshots_and_others_have_theirs() {
 }
 
 #[tokio::test]
+async fn organisations_with_many_snapshots_leave_some_of_the_host_to_others() {
+    let plane = Plane::new().await;
+    let [large, greedy, late] = [
+        plane.tenant("large", None).await,
+        plane.tenant("greedy", None).await,
+        plane.tenant("late", None).await,
+    ];
+    let take = async |whose: &Principal| {
+        let request = TakeSnapshot::default();
+        plane.control.take_snapshot(whose, "box", request).await
+    };
+    // Rows as those of many organisations would be: what the others have is all that counts.
+    let fill = |sandbox: &str, from: u64, count: u64| {
+        let digits = "substr('00000000000000000000' || rowid, -20)";
+        let letters = (0..10).fold(digits.to_owned(), |text, digit| {
+            format!("replace({text}, '{digit}', '{}')", &letters(digit)[19..])
+        });
+        plane.sql(&format!(
+            "BEGIN; CREATE TEMP TABLE many AS WITH RECURSIVE n(i) AS \
+             (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {from} + {count}) \
+             SELECT snapshots.* FROM n, snapshots WHERE sandbox = '{sandbox}'; \
+             DELETE FROM many WHERE rowid <= {from}; \
+             UPDATE many SET name = NULL, id = 'snap_' || {letters}; \
+             INSERT INTO snapshots SELECT * FROM many; DROP TABLE many; COMMIT;"
+        ));
+    };
+    for (whose, from, count) in [(&large, 0, 89_999), (&greedy, 90_000, 4_998)] {
+        let sandbox = plane.create(whose, named("box")).await.unwrap();
+        take(whose).await.unwrap();
+        fill(sandbox.sandbox.id.as_str(), from, count);
+    }
+    plane.create(&late, named("box")).await.unwrap();
+    // Half of the 10,000 that are left.
+    take(&greedy).await.unwrap();
+    let refused = take(&greedy).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::LimitReached, "{refused:?}");
+    take(&late).await.unwrap();
+}
+
+#[tokio::test]
 async fn an_organisation_that_makes_many_at_once_leaves_calls_of_the_host_to_others() {
     const BEYOND: usize = 50;
     let plane = Plane::new().await;

@@ -632,3 +632,15 @@ fn roots(extra: Option<&std::path::Path>) -> io::Result<String> {
     }
     Ok(roots)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ORGS_MAX;
+
+    #[test]
+    fn the_page_of_limits_has_the_number_of_the_code() {
+        let page = include_str!("../../../../docs/limits.md").replace(',', "");
+        let row = format!("| Terminators of one host | {ORGS_MAX} | 1 | 1 |");
+        assert!(page.contains(&row), "{row}");
+    }
+}

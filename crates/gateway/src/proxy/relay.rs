@@ -21,7 +21,7 @@ use crate::state::Sandbox;
 /// What one pipe is asked to hold; the kernel gives less to a user who has many.
 const PIPE_BYTES: usize = 256 * 1024;
 /// Pipes in use by all connections.
-const PIPES_MAX: usize = 512;
+pub const PIPES_MAX: usize = 512;
 /// Pipes kept for the next one to need one.
 const PIPES_KEPT: usize = 32;
 /// For whom there is no pipe.
@@ -234,4 +234,20 @@ pub async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<u64> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_model::SandboxId;
+
+    use super::*;
+
+    #[test]
+    fn pipes_of_one_organisation_leave_some_to_another() {
+        let pipes = Pipes::default();
+        let take = |owner: &str| pipes.shares.take(&owner.into(), &SandboxId::random());
+        let held: Vec<Share> = (0..PIPES_MAX).filter_map(|_| take("greedy")).collect();
+        assert_eq!(held.len(), PIPES_MAX / 2);
+        assert!(take("other").is_some());
+    }
 }

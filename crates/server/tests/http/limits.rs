@@ -62,6 +62,28 @@ fn the_page_of_limits_has_the_numbers_of_the_code() {
     ] {
         assert_eq!(row(name), shown(sharing.total, sharing), "{name}");
     }
+    // Their share has an upper bound besides.
+    let builds = cove_control::BUILDS;
+    let most = builds.most().min(cove_limits::BUILDS_RUNNING_MAX);
+    let numbers = [builds.total, most, builds.promised];
+    assert_eq!(row("Builds of templates"), numbers.map(|n| n.to_string()));
+    let (total, always) = (
+        cove_control::SNAPSHOTS_OF_HOST,
+        cove_control::SNAPSHOTS_ALWAYS,
+    );
+    let most = (total / 2).min(cove_limits::SNAPSHOTS_MAX);
+    let numbers = [total, most, always].map(|n| n.to_string());
+    assert_eq!(row("Snapshots of one host"), numbers);
+    let archives = [
+        cove_limits::BUILD_UPLOADS_ALL_MAX,
+        cove_limits::BUILD_UPLOADS_MAX,
+        cove_limits::BUILD_UPLOADS_MAX / 4,
+    ];
+    let archives = archives.map(|bytes| (bytes / MIB).to_string());
+    assert_eq!(row("Archives for later builds, in MiB"), archives);
+    let approvals = cove_limits::APPROVALS_MAX.to_string();
+    let row_of = row("Approvals of one host");
+    assert_eq!(row_of, ["-".to_owned(), approvals.clone(), approvals]);
     let connections = ServerConfig::default().connections_max;
     for (name, sharing) in [
         (

@@ -1,6 +1,6 @@
 //! Snapshots and what grew from them.
 
-use cove_model::{OrgId, SandboxId, SnapshotId};
+use cove_model::{HostId, OrgId, SandboxId, SnapshotId};
 use time::OffsetDateTime;
 
 use crate::cursor::Position;
@@ -12,8 +12,9 @@ use crate::ops::sandboxes::Whose;
 use crate::ops::templates::keeper;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
-    Holding, IdempotencyKey, ObjectCopy, Page, PageRequest, SnapshotChange, SnapshotCreated,
-    SnapshotFilter, SnapshotKind, SnapshotRecord, SnapshotState, StoreError,
+    Holding, IdempotencyKey, ObjectCopy, Page, PageRequest, SNAPSHOTS_ALWAYS, SNAPSHOTS_OF_HOST,
+    SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotKind, SnapshotRecord, SnapshotState,
+    StoreError,
 };
 
 pub(super) const COLUMNS: &str = "id, org, name, sandbox, parent, kind, state, memory, spec, rolled_back_to, \
@@ -85,6 +86,25 @@ fn name_taken(error: StoreError) -> StoreError {
     }
 }
 
+/// Refuses one more of a host's snapshots to an organisation that has its share of them: half of what the others left.
+async fn leave_some<T: Tx>(tx: &mut T, host: &HostId, org: &OrgId) -> Result<(), StoreError> {
+    let count =
+        "SELECT COUNT(*) FROM snapshots WHERE org = ?1 AND host = ?2 AND deleted_at IS NULL";
+    let own = tx.query(count, values![org, host]).await?;
+    let own = own.first().map_or(Ok(0), |row| row.count(0))?;
+    if own < SNAPSHOTS_ALWAYS {
+        return Ok(());
+    }
+    let count = "SELECT COUNT(*) FROM snapshots WHERE host = ?1 AND deleted_at IS NULL";
+    let all = tx.query(count, values![host]).await?;
+    let all = all.first().map_or(Ok(0), |row| row.count(0))?;
+    let left = SNAPSHOTS_OF_HOST.saturating_sub(all.saturating_sub(own));
+    match own < left / 2 {
+        true => Ok(()),
+        false => Err(StoreError::TooMany { what: "snapshots" }),
+    }
+}
+
 pub struct Create {
     pub record: SnapshotRecord,
     pub idempotency: Option<IdempotencyKey>,
@@ -104,6 +124,7 @@ impl Op for Create {
         if rows.first().map_or(Ok(0), |row| row.count(0))? >= cove_limits::SNAPSHOTS_MAX {
             return Err(StoreError::TooMany { what: "snapshots" });
         }
+        leave_some(tx, &new.host, &new.org).await?;
         let sql = format!(
             "INSERT INTO snapshots ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
              ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"

@@ -8,6 +8,10 @@ use time::OffsetDateTime;
 
 use super::Inserted;
 
+/// Snapshots of one host, which its engine does not exceed, and those that every organisation may have of them.
+pub const SNAPSHOTS_OF_HOST: u64 = 100_000;
+pub const SNAPSHOTS_ALWAYS: u64 = 1_000;
+
 /// How far a snapshot is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -319,11 +319,6 @@ fn table() -> String {
             "the build fails",
         ),
         (
-            "Builds at once",
-            format!("{BUILDS_RUNNING_MAX} of an organisation, {BUILDS_RUNNING_ALL_MAX} of all"),
-            "429",
-        ),
-        (
             "Log of a build that is kept",
             bytes(BUILD_LOG_MAX),
             "the oldest is dropped",
