@@ -46,7 +46,12 @@ impl Contexts {
         let failed = |error| CliError::io(format!("cannot read {}", path.display()), error);
         let mut file = match fs::File::open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Ok(Self::default());
             }
             Err(error) => return Err(failed(error)),

@@ -354,7 +354,10 @@ impl Control {
             // Before its row, so that no other process takes it for one that was left.
             let work = self.take_work(id.as_str(), live.cancel.clone()).await?;
             let put = self.store().put_build(&record, cove_limits::BUILDS_KEPT);
-            put.await?;
+            if let Err(error) = put.await {
+                work.end().await;
+                return Err(error.into());
+            }
             Ok::<_, ControlError>(work)
         };
         let work = match begun.await {
@@ -513,6 +516,12 @@ impl Control {
             }
             // If its process was only hung, it learns by this that the build is over.
             let work = self.take_work(id, CancellationToken::new()).await?;
+            // Its process may have finished it since the list was read.
+            let now = self.store().build(&record.org, &record.id).await?;
+            if now.is_none_or(|now| now.finished_at.is_some()) {
+                work.end().await;
+                continue;
+            }
             self.remove_build_sandboxes(&record.org, &record.id).await;
             record.state = BuildState::Failed;
             record.error = Some(INTERRUPTED.into());

@@ -75,7 +75,11 @@ impl GuestAction {
     fn runs_programs(self) -> bool {
         matches!(
             self,
-            Self::Exec | Self::ProcessStart | Self::CodeContext | Self::CodeRun
+            Self::Exec
+                | Self::ProcessStart
+                | Self::ServiceStart
+                | Self::CodeContext
+                | Self::CodeRun
         )
     }
 

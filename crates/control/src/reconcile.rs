@@ -416,7 +416,8 @@ impl Control {
             view
         };
         let kept = self.write_observed(record, &view).await?;
-        if matches!(record.state, State::Stopped | State::Failed) && kept.state == State::Running {
+        let before = [State::Stopped, State::Failed, State::Restoring];
+        if before.contains(&record.state) && kept.state == State::Running {
             // Started, and nobody was left to begin with its services. Its guest may take its time.
             let (control, started) = (self.clone(), kept.clone());
             tokio::spawn(async move { control.begin_services(&started).await });

@@ -18,7 +18,7 @@ use cove_protocol::message::{
 use cove_store::SandboxRecord;
 
 use crate::Control;
-use crate::error::ControlError;
+use crate::error::{ControlError, ErrorCode};
 use crate::guest::{CommandLine, CommandRequest, GuestAccess, environment};
 
 /// How long a guest may take to begin with its services.
@@ -126,7 +126,15 @@ impl Control {
                 outcome => outcome.map_err(ControlError::from),
             }
         };
-        match begun.await {
+        // Processes of captured memory may answer in the guest's place as slowly as they like.
+        let begun = tokio::time::timeout(PATIENCE, begun).await;
+        let begun = begun.unwrap_or_else(|_| {
+            Err(ControlError::new(
+                ErrorCode::GuestUnreachable,
+                "the guest does not answer",
+            ))
+        });
+        match begun {
             Ok(()) => {
                 host.furnished.begun.lock().insert(record.id.clone());
             }

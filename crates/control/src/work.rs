@@ -20,6 +20,8 @@ use crate::error::ControlError;
 /// Beats that another process must miss, and looks that must see none, before its work is taken over. One look alone
 /// could fall before a time without a database.
 const MISSED_MAX: u32 = 6;
+/// Times after which other processes' work that nobody asks about is forgotten, each long enough to take it over.
+const FORGET_AFTER: u32 = 60;
 
 /// Work of other processes, as this one last saw it.
 #[derive(Default)]
@@ -29,6 +31,7 @@ struct Seen {
     token: String,
     beats: u64,
     since: Instant,
+    looked: Instant,
     looks: u32,
 }
 
@@ -55,9 +58,12 @@ impl OthersWork {
     fn lives(&self, id: &str, token: String, beats: u64, silent_max: Duration) -> bool {
         let mut all = self.0.lock();
         let now = Instant::now();
+        // Work that ended is not asked about again.
+        all.retain(|_, seen| now.duration_since(seen.looked) < silent_max * FORGET_AFTER);
         match all.get_mut(id) {
             Some(seen) if seen.token == token && seen.beats == beats => {
                 seen.looks += 1;
+                seen.looked = now;
                 seen.looks < MISSED_MAX || now.duration_since(seen.since) < silent_max
             }
             _ => {
@@ -65,6 +71,7 @@ impl OthersWork {
                     token,
                     beats,
                     since: now,
+                    looked: now,
                     looks: 0,
                 };
                 all.insert(id.to_owned(), seen);

@@ -100,7 +100,7 @@ function readOwn(path: string): string | undefined {
   try {
     file = openSync(path, "r");
   } catch (error) {
-    if ((error as { code?: unknown }).code === "ENOENT") return undefined;
+    if (["ENOENT", "ENOTDIR"].includes(String((error as { code?: unknown }).code))) return undefined;
     throw new ConfigurationError(`cannot read ${path}: ${String(error)}`, { cause: error });
   }
   try {

@@ -90,10 +90,8 @@ impl Furnished {
     }
 
     fn is_clean(&self, record: &SandboxRecord) -> bool {
-        let Some(image) = image_of(record) else {
-            return self.clean.lock().contains(&record.id);
-        };
-        self.clean_images.lock().contains(&image)
+        self.clean.lock().contains(&record.id)
+            || image_of(record).is_some_and(|image| self.clean_images.lock().contains(&image))
     }
 
     fn note_clean(&self, record: &SandboxRecord) {
@@ -272,6 +270,8 @@ impl Control {
         };
         match cleaned.await {
             Ok(true) => {
+                // Of this sandbox alone: others of the image still have it.
+                host.furnished.clean.lock().insert(record.id.clone());
                 tracing::info!(sandbox = %record.id, "removed another organisation's certificate authority from a copy");
             }
             Ok(false) => host.furnished.note_clean(record),

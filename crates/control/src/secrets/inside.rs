@@ -51,7 +51,7 @@ pub async fn trust(guest: &Guest, authority: &str) -> Result<&'static str, Contr
             wanted.extend_from_slice(authority.as_bytes());
         }
         if wanted != text {
-            write(guest, bundle, wanted.into(), None, ROOT.into()).await?;
+            write(guest, bundle, wanted.into(), Some(0o644), ROOT.into()).await?;
         }
         put(guest, anchor, ours.clone(), 0o644, ROOT.into()).await?;
     }
@@ -73,7 +73,7 @@ pub async fn distrust_others(guest: &Guest, ours: Option<&str>) -> Result<bool, 
     for bundle in BUNDLES {
         let text = read(guest, bundle).await?;
         if let Some(text) = text.and_then(|text| without_others(&text, ours)) {
-            write(guest, bundle, text.into(), None, ROOT.into()).await?;
+            write(guest, bundle, text.into(), Some(0o644), ROOT.into()).await?;
         }
     }
     for file in ANCHORS.into_iter().chain([AUTHORITY_FILE]) {
@@ -110,10 +110,11 @@ fn without_others(text: &[u8], ours: Option<&str>) -> Option<Vec<u8>> {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(begin) = rest.find(BEGIN) {
-        let Some(end) = rest[begin..].find(END) else {
+        // The two marks share dashes: an end that overlaps the beginning is none.
+        let Some(end) = rest[begin + BEGIN.len()..].find(END) else {
             break;
         };
-        let end = begin + end + END.len();
+        let end = begin + BEGIN.len() + end + END.len();
         let certificate = &rest[begin..end];
         let foreign =
             is_authority(certificate) && ours.is_none_or(|ours| ours.trim() != certificate);
@@ -285,5 +286,7 @@ mod tests {
         let clean = format!("{public}{ours}{BEGIN} cut");
         assert_eq!(without_others(clean.as_bytes(), Some(&ours)), None);
         assert_eq!(without_others(b"\xff", None), None);
+        let overlapping = "-----BEGIN CERTIFICATE-----END CERTIFICATE-----";
+        assert_eq!(without_others(overlapping.as_bytes(), None), None);
     }
 }

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use crate::durable;
 use crate::support::{Plane, quick, wait};
 
-const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(200);
 /// A multiple of the beats after which work of a silent process is taken over.
-const BEATS: u32 = 30;
+const BEATS: u32 = 12;
 
 async fn plane(folder: &TempDir) -> Plane {
     let mut config = quick();

@@ -118,8 +118,12 @@ impl Staged {
     pub fn commit(mut self, name: &str) -> io::Result<()> {
         renameat(&self.directory, UNFINISHED, &self.directory, name)?;
         self.committed = true;
-        fsync(&self.directory)?;
-        Ok(())
+        let on_disk = fsync(&self.directory);
+        if on_disk.is_err() {
+            // Its caller hears that there is no such service.
+            let _ = unlinkat(&self.directory, name, AtFlags::empty());
+        }
+        Ok(on_disk?)
     }
 }
 

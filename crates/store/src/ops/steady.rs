@@ -16,6 +16,8 @@ const AXIS: &str = "steady_axis";
 /// How far the axis of a boot may be from the last reading of another machine. Machines that are there read about
 /// twice a minute; one that is further off was away or hung.
 const APART_MAX_US: i64 = 5 * 60 * 1_000_000;
+/// A few rounds of reading.
+const GONE_MIN_US: i64 = 2 * 60 * 1_000_000;
 /// Rows of machines that are kept, those that read last.
 const MACHINES_MAX: i64 = 64;
 
@@ -86,8 +88,12 @@ fn place(own: Option<&Kept>, others: Option<i64>, boot: &str, since: i64, wall: 
     let further = others.filter(|others| *others > own.last_steady);
     if own.boot == boot {
         let now = own.offset_us.saturating_add(since);
-        let far = further.filter(|others| now.abs_diff(*others) > APART_MAX_US.unsigned_abs());
-        return match far {
+        // Both may have been without the database. The other one was there meanwhile if it read on for long.
+        let gone = further.filter(|others| {
+            others.saturating_sub(own.last_steady) > GONE_MIN_US
+                && now.abs_diff(*others) > APART_MAX_US.unsigned_abs()
+        });
+        return match gone {
             Some(others) => begins(others),
             None => (own.offset_us, own.began),
         };

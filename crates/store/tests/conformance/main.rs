@@ -153,6 +153,7 @@ suite!(
     misc::time_that_passed_never_goes_back,
     misc::machines_whose_dates_differ_share_an_axis,
     misc::a_machine_that_was_away_continues_where_the_others_are,
+    misc::an_outage_that_two_machines_share_moves_neither,
     misc::work_belongs_to_the_process_that_took_it_last,
     usage::dates_that_jump_change_no_charge,
     misc::sweeping_removes_only_what_is_past_its_time,

@@ -123,7 +123,7 @@ def _contexts() -> tuple[Optional[str], dict[str, _Context]]:
                     f"other users may read or change {path}, which has API keys; run: chmod 600 {path}"
                 )
             return _parse(file.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None, {}
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error

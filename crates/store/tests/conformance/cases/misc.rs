@@ -441,13 +441,23 @@ pub async fn a_machine_that_was_away_continues_where_the_others_are(store: Arc<d
     assert_eq!(axis(&store, "one", "a", 0, 0).await, 0);
     // It hangs, and meanwhile another one starts: how long that was nobody there has counted.
     assert_eq!(axis(&store, "two", "b", 0, 2 * HOUR).await, 0);
-    assert_eq!(axis(&store, "two", "b", 30, 2 * HOUR).await, 30);
-    assert_eq!(axis(&store, "one", "a", 2 * HOUR, 2 * HOUR).await, 30);
-    assert_eq!(axis(&store, "one", "a", 2 * HOUR + 60, 2 * HOUR).await, 90);
-    assert_eq!(axis(&store, "two", "b", 90, 2 * HOUR).await, 90);
+    assert_eq!(axis(&store, "two", "b", 150, 2 * HOUR).await, 150);
+    assert_eq!(axis(&store, "one", "a", 2 * HOUR, 2 * HOUR).await, 150);
+    assert_eq!(axis(&store, "one", "a", 2 * HOUR + 60, 2 * HOUR).await, 210);
+    assert_eq!(axis(&store, "two", "b", 210, 2 * HOUR).await, 210);
     // Where no other was there, its own date counts.
-    assert_eq!(axis(&store, "two", "b", 100, 3 * HOUR).await, 100);
-    assert_eq!(axis(&store, "two", "c", 5, 4 * HOUR).await, 100 + HOUR);
+    assert_eq!(axis(&store, "two", "b", 220, 3 * HOUR).await, 220);
+    assert_eq!(axis(&store, "two", "c", 5, 4 * HOUR).await, 220 + HOUR);
+}
+
+pub async fn an_outage_that_two_machines_share_moves_neither(store: Arc<dyn Store>) {
+    const DAY: i64 = 86_400;
+    assert_eq!(axis(&store, "one", "a", 0, DAY).await, DAY);
+    assert_eq!(axis(&store, "two", "b", 0, DAY).await, DAY);
+    assert_eq!(axis(&store, "one", "a", 100, DAY + 100).await, DAY + 100);
+    assert_eq!(axis(&store, "two", "b", 115, DAY + 115).await, DAY + 115);
+    assert_eq!(axis(&store, "one", "a", 700, DAY + 700).await, DAY + 700);
+    assert_eq!(axis(&store, "two", "b", 700, DAY + 700).await, DAY + 700);
 }
 
 pub async fn work_belongs_to_the_process_that_took_it_last(store: Arc<dyn Store>) {
