@@ -90,7 +90,10 @@ impl Furnished {
     }
 
     fn is_clean(&self, record: &SandboxRecord) -> bool {
-        self.clean.lock().contains(&record.id)
+        // What began with no image and no snapshot has nothing of anybody.
+        let began = record.facts.image.is_some() || record.origin.is_some();
+        !began
+            || self.clean.lock().contains(&record.id)
             || image_of(record).is_some_and(|image| self.clean_images.lock().contains(&image))
     }
 
