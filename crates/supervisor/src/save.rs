@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cove_mux::Mux;
@@ -17,7 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
@@ -51,6 +52,8 @@ pub struct Saver {
     bytes: u64,
     /// QEMU was asked to stop the machine.
     stops: Cell<bool>,
+    /// Held until the guest has answered that it is quiet, or that it is not.
+    asking: Arc<Mutex<()>>,
 }
 
 /// Callers wait as long as one of these lives.
@@ -106,6 +109,7 @@ impl Saver {
             memory,
             bytes,
             stops: Cell::new(false),
+            asking: Arc::default(),
         }
     }
 
@@ -165,6 +169,8 @@ impl Saver {
         if self.stops.replace(false) {
             self.go_on().await?;
         }
+        // The guest must not hear that it may go on before it hears that it shall be quiet.
+        drop(self.asking.lock().await);
         // One that does not answer lets its programs go on by itself after a while.
         let _ = renew(&self.mux, None).await;
         Ok(())
@@ -179,10 +185,17 @@ impl Saver {
         };
         let step = |step: &'static str| move |error: io::Error| failed(step, &error);
         let wait = Duration::from_millis(save.wait_ms);
-        let guest = async { call(&self.mux) };
-        brief::quiesce(guest, wait, QUIESCE_MARGIN)
+        let asking = Arc::clone(&self.asking).lock_owned().await;
+        let guest = call(&self.mux);
+        // Goes on when the engine hangs up meanwhile.
+        let quiet = spawn_local(async move {
+            let _asking = asking;
+            brief::quiesce(async { guest }, wait, QUIESCE_MARGIN).await
+        });
+        let quiet = quiet
             .await
-            .map_err(refused)?;
+            .map_err(|error| step("ask the guest")(error.into()));
+        quiet?.map_err(refused)?;
         let since = Instant::now();
         self.stops.set(true);
         self.qmp.stop().await.map_err(step("stop the machine"))?;

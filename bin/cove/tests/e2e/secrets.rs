@@ -269,7 +269,15 @@ fn a_copy_in_another_organisation_does_not_trust_the_first_ones_authority() {
     cove.ok(["snapshot", "export", "taken", file]);
 
     let org = cove.ok(["org", "create", "other"]);
-    let key = ["key", "create", "--org", org.trim(), "--scope", "admin", "theirs"];
+    let key = [
+        "key",
+        "create",
+        "--org",
+        org.trim(),
+        "--scope",
+        "admin",
+        "theirs",
+    ];
     let key = cove.json(key);
     let key = key["token"].as_str().unwrap().to_owned();
     let url = std::fs::read_to_string(cove.data_dir().join("url")).unwrap();
