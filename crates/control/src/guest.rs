@@ -598,16 +598,6 @@ impl Control {
         let Some(name) = action.audited_as() else {
             return outcome;
         };
-        let outcome = outcome.and_then(|access| {
-            let operation = Operation::new(name, access.sandbox.id.as_str());
-            let listens = action == GuestAction::ProcessAttach;
-            let intent = Arc::new(self.intend(principal, operation, listens)?);
-            Ok(GuestAccess {
-                guest: access.guest.observed_by(intent.clone()),
-                listener: access.listener.observed_by(intent),
-                ..access
-            })
-        });
         outcome.inspect_err(|error| {
             self.note_refusal(principal, Operation::new(name, which), error);
         })
@@ -649,6 +639,15 @@ impl Control {
         ) {
             self.checkpoint_before_command(&record).await?;
         }
+        // Before anything is asked of the guest, also by this process itself.
+        let intent = match action.audited_as() {
+            Some(name) => {
+                let operation = Operation::new(name, record.id.as_str());
+                let listens = action == GuestAction::ProcessAttach;
+                Some(Arc::new(self.intend(principal, operation, listens)?))
+            }
+            None => None,
+        };
         let inside = match self.furnish(&record).await {
             // What is in the way inside can be removed by these.
             Err(error) if !action.runs_programs() => {
@@ -663,11 +662,20 @@ impl Control {
         }
         let account = self.budget().account(principal);
         let payer = Arc::new(account.clone());
+        let guest = self
+            .guest_through(&record.org, &record.host, &record.id, true)
+            .paid_by(payer.clone());
+        let listener = self.guest_of(&record).paid_by(payer);
+        let (guest, listener) = match intent {
+            Some(intent) => (
+                guest.observed_by(intent.clone()),
+                listener.observed_by(intent),
+            ),
+            None => (guest, listener),
+        };
         Ok(GuestAccess {
-            guest: self
-                .guest_through(&record.org, &record.host, &record.id, true)
-                .paid_by(payer.clone()),
-            listener: self.guest_of(&record).paid_by(payer),
+            guest,
+            listener,
             facts: record.facts.clone(),
             inside,
             trust,

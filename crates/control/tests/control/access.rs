@@ -104,6 +104,8 @@ async fn what_the_host_says_about_a_connection_reaches_the_caller() {
             .exec(&plane.root, "agent", CommandRequest::shell("x"))
             .await
     };
+    // The first command of an image looks at what is inside once.
+    exec().await.unwrap();
     plane.runner.inject(Call::Connect, Fault::unreachable());
     assert_eq!(exec().await.unwrap_err().code, ErrorCode::RunnerUnreachable);
     plane.runner.set_guest(GuestKind::Unreachable);
