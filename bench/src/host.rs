@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use cove_engine::{Engine, EngineConfig, Overcommit};
 use cove_isolation_container::ContainerConfig;
-use cove_isolation_gvisor::GvisorConfig;
 use cove_model::{ProcessId, Resources, SandboxId, SandboxSpec};
 use cove_protocol::client::{ExecResult, Guest};
 use cove_protocol::message::Start;
@@ -36,13 +35,10 @@ impl Host {
             .collect();
         let engine = Engine::open(
             config,
-            vec![
-                Box::new(ContainerConfig {
-                    warm: 8,
-                    ..ContainerConfig::default()
-                }),
-                Box::new(GvisorConfig::default()),
-            ],
+            vec![Box::new(ContainerConfig {
+                warm: 8,
+                ..ContainerConfig::default()
+            })],
         )
         .await?;
         let source = match image {
@@ -83,15 +79,11 @@ impl Host {
     }
 
     pub async fn create_with(&self, resources: Resources) -> Result<SandboxId> {
-        self.create_as(SandboxSpec {
+        let id = SandboxId::random();
+        let spec = SandboxSpec {
             resources,
             ..SandboxSpec::default()
-        })
-        .await
-    }
-
-    pub async fn create_as(&self, spec: SandboxSpec) -> Result<SandboxId> {
-        let id = SandboxId::random();
+        };
         self.engine
             .create(CreateRequest {
                 owner: None,

@@ -13,7 +13,6 @@ mod create;
 mod density;
 mod exec;
 mod files;
-mod gvisor;
 mod host;
 mod network;
 mod peers;
@@ -26,8 +25,8 @@ use report::Report;
 
 #[derive(Parser)]
 struct Arguments {
-    /// create, throughput, density, exec, files, work, churn, snapshots, memory, network, gvisor, peers; routed
-    /// (a part of network)
+    /// create, throughput, density, exec, files, work, churn, snapshots, memory, network, peers; routed (a part of
+    /// network)
     sections: Vec<String>,
     /// A directory or tarball to use as the image, on machines that cannot bootstrap Debian.
     #[arg(long)]
@@ -40,7 +39,7 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 11] = [
     "create",
     "throughput",
     "exec",
@@ -51,7 +50,6 @@ const SECTIONS: [&str; 12] = [
     "snapshots",
     "memory",
     "network",
-    "gvisor",
     "peers",
 ];
 
@@ -103,7 +101,6 @@ async fn main() -> Result<()> {
                 "snapshots" => travel::disks(&host, &mut report, arguments.quick).await?,
                 "memory" => travel::memory(&host, &mut report, arguments.quick).await?,
                 "network" => network::run(&mut report, arguments.quick)?,
-                "gvisor" => gvisor::run(&host, &mut report, arguments.quick).await?,
                 "density" => density::run(&host, &mut report, arguments.quick).await?,
                 _ => peers::run(&host, &mut report, arguments.quick).await?,
             }
