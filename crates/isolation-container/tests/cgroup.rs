@@ -209,7 +209,14 @@ async fn a_frozen_machine_uses_no_cpu_and_can_be_ended() {
     let started = used().await;
     until("it runs", async || used().await > started).await;
     machine.freeze().await.unwrap();
-    let frozen = used().await;
+    // The kernel says that a process is frozen just before it leaves the CPU: its last moment is counted later.
+    let mut frozen = 0;
+    until("rest", async || {
+        let before = std::mem::replace(&mut frozen, used().await);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        before == frozen
+    })
+    .await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(used().await, frozen, "something ran");
     machine.thaw().await.unwrap();

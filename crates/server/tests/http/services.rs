@@ -30,6 +30,17 @@ async fn becomes(client: &Client, what: &str, is: impl Fn(&Service) -> bool) -> 
     }
 }
 
+async fn comes_out(client: &Client, process: &str, expected: &str) {
+    let started = Instant::now();
+    loop {
+        let text = output(client, process).await;
+        if text == expected {
+            return;
+        }
+        assert!(started.elapsed() < DEADLINE, "{text:?}");
+    }
+}
+
 async fn output(client: &Client, process: &str) -> String {
     let query = OutputQuery::default();
     let mut lines = client.output("box", process, &query).await.unwrap();
@@ -58,6 +69,7 @@ async fn a_service_is_started_listed_restarted_and_removed() {
     let (status, error) = refused(client.start_service("box", &start).await);
     assert_eq!((status, error.code.as_str()), (409, "already_exists"));
 
+    comes_out(client, &made.process, "own=mine\n").await;
     client.signal("box", &made.process, "KILL").await.unwrap();
     let again = becomes(client, "it was started again", |it| {
         it.restarts == 1 && it.state == ServiceState::Running
@@ -65,11 +77,7 @@ async fn a_service_is_started_listed_restarted_and_removed() {
     .await;
     assert_eq!(again.process, made.process);
     assert_eq!(again.last_exit, None);
-    let started = Instant::now();
-    let expected = "own=mine\nown=mine\n";
-    while output(client, &made.process).await != expected {
-        assert!(started.elapsed() < DEADLINE);
-    }
+    comes_out(client, &made.process, "own=mine\nown=mine\n").await;
     let process = client.process("box", &made.process).await.unwrap();
     assert_eq!(process.owner.as_deref(), Some("service:web"));
     assert_eq!(process.exit, None);

@@ -44,6 +44,8 @@ use crate::call::is_shown_whole;
 
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a client may go on sending after the connection has ended.
+const LEAVING: Duration = Duration::from_secs(5);
 const H2: &[u8] = b"h2";
 /// What one connection may hold in memory: heads, windows and buffers. A stream can fill its buffer on both sides, so
 /// the connections of one sandbox with HTTP/2 hold about 100 MiB of the process's 1 GiB, and the others less.
@@ -83,7 +85,7 @@ pub struct Counts {
 /// A socket with what was read of it before in front, which counts.
 pub struct Counted {
     first: Bytes,
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     counts: Option<Arc<Counts>>,
 }
 
@@ -91,7 +93,7 @@ impl Counted {
     pub fn client(hello: Vec<u8>, stream: TcpStream) -> Self {
         Self {
             first: hello.into(),
-            stream,
+            stream: Arc::new(stream),
             counts: None,
         }
     }
@@ -99,10 +101,31 @@ impl Counted {
     pub fn server(stream: TcpStream, counts: Arc<Counts>) -> Self {
         Self {
             first: Bytes::new(),
-            stream,
+            stream: Arc::new(stream),
             counts: Some(counts),
         }
     }
+}
+
+/// Ends a connection that may have been answered while it still sent. Closed at once, what it sent and nobody read
+/// would be answered with a reset, which takes the answer away from a client that has not read it yet.
+async fn leave(stream: &TcpStream) {
+    if rustix::net::shutdown(stream, rustix::net::Shutdown::Write).is_err() {
+        return;
+    }
+    let mut unread = vec![0; 16 * 1024];
+    let reading = async {
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut unread) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    // A client that goes on for longer than this is cut.
+    let _ = timeout(LEAVING, reading).await;
 }
 
 impl AsyncRead for Counted {
@@ -116,35 +139,52 @@ impl AsyncRead for Counted {
             buffer.put_slice(&self.first.split_to(count));
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if let Some(counts) = &self.counts {
-            let read = buffer.filled().len() - before;
-            counts.received.fetch_add(read as u64, Ordering::Relaxed);
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            let read = match self.stream.try_read(buffer.initialize_unfilled()) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            buffer.advance(read);
+            if let Some(counts) = &self.counts {
+                counts.received.fetch_add(read as u64, Ordering::Relaxed);
+            }
+            return Poll::Ready(Ok(()));
         }
-        read
     }
 }
 
 impl AsyncWrite for Counted {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        if let (Some(counts), Ok(written)) = (&self.counts, &written) {
-            counts.sent.fetch_add(*written as u64, Ordering::Relaxed);
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            let written = match self.stream.try_write(bytes) {
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            if let Some(counts) = &self.counts {
+                counts.sent.fetch_add(written as u64, Ordering::Relaxed);
+            }
+            return Poll::Ready(Ok(written));
         }
-        Poll::Ready(written)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match rustix::net::shutdown(&*self.stream, rustix::net::Shutdown::Write) {
+            // The peer was faster.
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
     }
 }
 
@@ -202,6 +242,7 @@ async fn terminate(
     server: Counted,
 ) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let clients = Arc::clone(&client.stream);
     let acceptor = LazyConfigAcceptor::new(Default::default(), client);
     let start = timeout(HANDSHAKE, acceptor).await.map_err(late)??;
     let hello = start.client_hello();
@@ -277,6 +318,7 @@ async fn terminate(
     let served = serving.await;
     // An upgraded connection goes on after the requests on it have ended.
     while tunnels.lock().await.join_next().await.is_some() {}
+    leave(&clients).await;
     served.map_err(io::Error::other)
 }
 
