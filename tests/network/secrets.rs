@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use cove_model::approval::{Approval, Decision};
+use cove_model::egress::EgressEntry;
 use cove_model::secret::{OrgKeys, OrgSecrets, SealedSecret, SecretBinding, SecretGrant};
 use cove_model::{EventKind, OrgId, SandboxId, SandboxSpec, SecretId};
 use cove_protocol::client::Guest;
@@ -245,6 +246,10 @@ impl Scene {
             BOUND => "authority.pem",
             _ => "roots.pem",
         };
+        self.connect_trusting(pid, name, ca)
+    }
+
+    fn connect_trusting(&self, pid: i32, name: &str, ca: &str) -> Talk {
         let mut child = Command::new("nsenter")
             .arg(format!("--net=/proc/{pid}/ns/net"))
             .args(["python3", &script("client.py"), &PUBLIC.to_string()])
@@ -719,6 +724,26 @@ async fn revoking_a_secret_cuts_what_used_it_and_a_dead_terminator_is_replaced()
     .await;
     assert_eq!(scene.seen()["headers"]["x-api-key"], HEADER);
     client.delete(&made.id).await.expect("deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_pins_another_certificate_is_named_in_the_log() {
+    let scene = Scene::new().await;
+    let (made, pid) = scene.sandbox(None).await;
+    // The server's own certificate, as a program that pins it would.
+    let failed = scene.connect_trusting(pid, BOUND, "roots.pem").hear();
+    let failed = failed["failed"].as_str().expect("it fails").to_owned();
+    assert!(failed.contains("CERTIFICATE_VERIFY_FAILED"), "{failed}");
+    let is_named = |entry: &EgressEntry| entry.rule.contains("refused the certificate");
+    let entry = scene.stage.logged(&made.id, is_named).await;
+    assert_eq!(entry.name.as_deref(), Some(BOUND));
+    assert_eq!(entry.port, Some(PORT));
+    // One that trusts the authority has an ordinary entry.
+    let mut talk = scene.connect(pid, BOUND);
+    assert_eq!(talk.ask("GET /echo", &[], "")["status"], 200);
+    drop(talk);
+    let is_ended = |entry: &EgressEntry| entry.received_bytes > 0 && !is_named(entry);
+    scene.stage.logged(&made.id, is_ended).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -423,7 +423,7 @@ mod tests {
         let (first, second, third) = (log(&one), log(&two), log(&gone));
         let number = first.record(draft("a", EgressVerdict::Allowed));
         first.record(draft("b", EgressVerdict::Denied));
-        first.finish(number, 7, 9);
+        first.finish(number, 7, 9, None);
         second.record(draft("c", EgressVerdict::Allowed));
         third.record(draft("d", EgressVerdict::Allowed));
         journal.forget(&gone);

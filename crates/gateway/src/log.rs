@@ -192,13 +192,17 @@ impl Log {
 
     /// A connection is over. Its entry comes again with what it carried, under a new number, so that
     /// a follower hears of it; its old place is empty.
-    pub fn finish(&self, sequence: u64, sent_bytes: u64, received_bytes: u64) {
+    /// `fault`: what the entry says in place of its rule.
+    pub fn finish(&self, sequence: u64, sent_bytes: u64, received_bytes: u64, fault: Option<&str>) {
         let mut rings = self.rings();
         let Some(mut entry) = rings.allowed.take(sequence) else {
             return;
         };
         entry.sent_bytes = sent_bytes;
         entry.received_bytes = received_bytes;
+        if let Some(fault) = fault {
+            entry.rule = fault.to_owned();
+        }
         rings.push(entry, Some(sequence), self.scribe.as_ref());
         drop(rings);
         self.added.notify_waiters();
@@ -353,7 +357,7 @@ mod tests {
         let log = Log::starting_at(100);
         let sequence = log.record(draft("a", EgressVerdict::Allowed));
         let seen = log.read(&query(0, 10)).await;
-        log.finish(sequence, 7, 9);
+        log.finish(sequence, 7, 9, None);
         let again = log.read(&query(seen.next, 10)).await;
         assert_eq!(again.entries.len(), 1);
         assert_eq!(

@@ -372,14 +372,14 @@ impl Proxy {
             reset(&client);
             reset(&dialled.stream);
         }
-        finish(sandbox, sequence, &dialled.ticket);
+        finish(sandbox, sequence, &dialled.ticket, None);
     }
 }
 
-fn finish(sandbox: &Sandbox, sequence: u64, ticket: &Ticket) {
+fn finish(sandbox: &Sandbox, sequence: u64, ticket: &Ticket, fault: Option<&str>) {
     let sent = ticket.sent.load(Ordering::Relaxed);
     let received = ticket.received.load(Ordering::Relaxed);
-    sandbox.log.finish(sequence, sent, received);
+    sandbox.log.finish(sequence, sent, received, fault);
 }
 
 /// To an address that an entry lists by itself.

@@ -16,8 +16,10 @@ const BYTES_MAX: usize = 64 * 1024;
 const HANDOVER: Layout = frame::GATEWAY_CALL.at_most(BYTES_MAX);
 /// The client's and the server's socket.
 const SOCKETS: usize = 2;
-/// Bytes sent to the server, and received from it.
+/// Bytes sent to the server, and received from it: what the process says when a connection has ended.
 pub const COUNTS: usize = 16;
+/// One more byte follows the counts: this, or zero. A process of an earlier version sends none.
+pub const DISTRUSTED: u8 = 1;
 
 /// Who connects, and where to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

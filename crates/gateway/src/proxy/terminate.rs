@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cove_model::network::Name;
-use cove_terminator::handover::{self, COUNTS, Handover};
+use cove_terminator::handover::{self, COUNTS, DISTRUSTED, Handover};
 use rustix::net::Shutdown;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpStream, UnixStream};
@@ -22,6 +22,17 @@ use crate::state::Sandbox;
 /// How long the terminator may take to take it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// In the log, for the owner of a program that pins the certificate of a host which a secret is bound to.
+const DISTRUSTS: &str = "the client refused the certificate of the organisation's authority: it pins another one or \
+                         has its own roots; it cannot reach a host that a secret is bound to";
+
+/// How a connection ended.
+struct Ended {
+    sent: u64,
+    received: u64,
+    distrusted: bool,
+}
+
 pub(super) async fn hand_over(
     client: TcpStream,
     dialled: Dialled,
@@ -31,9 +42,14 @@ pub(super) async fn hand_over(
 ) {
     let sequence = log_allowed(sandbox, &dialled);
     let carried = carry(&client, &dialled, sandbox, termination, hello).await;
-    if let Ok([sent, received]) = &carried {
-        dialled.ticket.sent.store(*sent, Ordering::Relaxed);
-        dialled.ticket.received.store(*received, Ordering::Relaxed);
+    let mut fault = None;
+    if let Ok(ended) = &carried {
+        dialled.ticket.sent.store(ended.sent, Ordering::Relaxed);
+        dialled
+            .ticket
+            .received
+            .store(ended.received, Ordering::Relaxed);
+        fault = ended.distrusted.then_some(DISTRUSTS);
     }
     // The terminator has copies of both: closing ours alone would not end them.
     for socket in [&client, &dialled.stream] {
@@ -42,7 +58,7 @@ pub(super) async fn hand_over(
         }
         let _ = rustix::net::shutdown(socket.as_fd(), Shutdown::Both);
     }
-    finish(sandbox, sequence, &dialled.ticket);
+    finish(sandbox, sequence, &dialled.ticket, fault);
 }
 
 async fn carry(
@@ -51,7 +67,7 @@ async fn carry(
     sandbox: &Sandbox,
     termination: &Termination,
     hello: &[u8],
-) -> io::Result<[u64; 2]> {
+) -> io::Result<Ended> {
     let message = Handover::new(
         sandbox.id.clone(),
         dialled
@@ -82,5 +98,11 @@ async fn carry(
     };
     let (sent, received) = counts.split_at(COUNTS / 2);
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-    Ok([number(sent), number(received)])
+    let mut last = [0];
+    let more = terminator.read(&mut last).await.unwrap_or(0);
+    Ok(Ended {
+        sent: number(sent),
+        received: number(received),
+        distrusted: more == 1 && last == [DISTRUSTED],
+    })
 }

@@ -70,7 +70,7 @@ pub(super) async fn carry(
         reset(&client);
         reset(&dialled.stream);
     }
-    finish(sandbox, sequence, &dialled.ticket);
+    finish(sandbox, sequence, &dialled.ticket, None);
 }
 
 async fn begin(

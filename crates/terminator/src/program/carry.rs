@@ -26,6 +26,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, AlertDescription};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector};
 
 use super::answer::scrubbed;
@@ -73,6 +74,32 @@ const OVERRIDES: [&str; 7] = [
 pub struct Route {
     pub host: Name,
     pub port: u16,
+}
+
+/// The client does not accept the certificate that it was shown: it pins another one, or has roots of its own.
+#[derive(Debug, thiserror::Error)]
+#[error("the client refused the certificate: {0}")]
+pub struct Distrusted(io::Error);
+
+impl Distrusted {
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|it| it.is::<Self>())
+    }
+
+    /// `error`: what ended the client's handshake.
+    fn or(error: io::Error) -> io::Error {
+        let inner = error.get_ref().and_then(|it| it.downcast_ref());
+        match inner {
+            Some(rustls::Error::AlertReceived(
+                AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateExpired,
+            )) => io::Error::other(Self(error)),
+            _ => error,
+        }
+    }
 }
 
 /// Bytes that went to the server and came from it.
@@ -270,7 +297,8 @@ async fn terminate(
     let config = certificates.server(route.host.as_str(), protocol.as_deref())?;
     let client = timeout(HANDSHAKE, start.into_stream(config))
         .await
-        .map_err(late)??;
+        .map_err(late)?
+        .map_err(Distrusted::or)?;
     let both_h2 = protocol.as_deref() == Some(H2);
     connection.speaks(both_h2);
     let tasks = Tasks::default();

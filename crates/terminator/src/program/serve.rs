@@ -14,11 +14,11 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::carry::{Counted, Counts, Route, carry};
+use super::carry::{Counted, Counts, Distrusted, Route, carry};
 use super::certificates::Certificates;
 use super::table::Table;
 use crate::call::{self, Call, Reply, Revealed, Start};
-use crate::handover;
+use crate::handover::{self, DISTRUSTED};
 
 /// Connections at once; the limit of a sandbox and the gateway's own come first.
 const CONNECTIONS_MAX: usize = 4096;
@@ -145,7 +145,9 @@ pub(super) async fn take_over(
         _ = gateway.read_u8() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     let counted = [&counts.sent, &counts.received].map(|it| it.load(Ordering::Relaxed));
-    let told = counted.map(u64::to_le_bytes).concat();
+    let mut told = counted.map(u64::to_le_bytes).concat();
+    let distrusted = carried.as_ref().is_err_and(Distrusted::is);
+    told.push(if distrusted { DISTRUSTED } else { 0 });
     // A gateway that has gone does not want to know.
     let _ = gateway.write_all(&told).await;
     carried
