@@ -8,6 +8,7 @@
 
 mod attacks;
 mod bare;
+mod canaries;
 mod changes;
 mod clients;
 mod closed;

@@ -26,10 +26,10 @@ use crate::world::*;
 pub const PORT: u16 = 8443;
 pub const BOUND: &str = "good.example";
 const UNBOUND: &str = "www.good.example";
-const BEARER: &str = "sk-canary-bearer/0123456789";
-const BASIC: &str = "canary-basic+0123456789";
-const HEADER: &str = "canary-header=0123456789";
-const QUERY: &str = "canary query&0123456789";
+pub const BEARER: &str = "sk-canary-bearer/0123456789";
+pub const BASIC: &str = "canary-basic+0123456789";
+pub const HEADER: &str = "canary-header=0123456789";
+pub const QUERY: &str = "canary query&0123456789";
 
 /// The stage, a server in its internet, and an organisation with secrets.
 pub struct Scene {
@@ -241,7 +241,7 @@ impl Scene {
     }
 
     /// A connection from inside the namespace of `pid`.
-    fn connect(&self, pid: i32, name: &str) -> Talk {
+    pub fn connect(&self, pid: i32, name: &str) -> Talk {
         let ca = match name {
             BOUND => "authority.pem",
             _ => "roots.pem",
@@ -282,7 +282,7 @@ pub fn path(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
 }
 
-struct Talk {
+pub struct Talk {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -301,7 +301,7 @@ impl Talk {
         serde_json::from_str(&line).expect("a line of JSON")
     }
 
-    fn ask(&mut self, line: &str, headers: &[(&str, &str)], body: &str) -> Value {
+    pub fn ask(&mut self, line: &str, headers: &[(&str, &str)], body: &str) -> Value {
         let host = format!("{BOUND}:{PORT}");
         let mut head = format!("{line} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -324,7 +324,7 @@ impl Drop for Talk {
     }
 }
 
-fn basic(text: &str) -> String {
+pub fn basic(text: &str) -> String {
     format!("Basic {}", STANDARD.encode(text))
 }
 
