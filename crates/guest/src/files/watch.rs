@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cove_protocol::message::{Change, ChangeKind, ErrorCode, Quiesced, ReplyKind, Watch};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
@@ -21,6 +21,12 @@ use crate::failure::{Doing, Failure, Result};
 const WATCHES_MAX: usize = 8192;
 /// Read from the kernel at once.
 const BUFFER: usize = 16 * 1024;
+/// How long the second half of a rename may come after the first: the kernel writes them one after the other, and
+/// whoever renames may lose the processor in between.
+const HALF_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::CLOSE_WRITE)
@@ -61,12 +67,19 @@ pub fn serve(
     }
     tell(conn, ChangeKind::Ready, path, false)?;
     loop {
-        match wait(conn, &watcher.inotify, quiet.as_ref())? {
-            Event::Changes => {}
+        let limit = watcher.moved.is_some().then_some(&HALF_WAIT);
+        let open = match wait(conn, &watcher.inotify, quiet.as_ref(), limit)? {
+            Event::Changes => watcher.read()?,
+            Event::Nothing => {
+                watcher.flush_moved();
+                true
+            }
             Event::HungUp => return Err(Ended::Lost),
             Event::Quiet => return conn.reply(ReplyKind::Quiesce(Quiesced { taken: 0 })),
+        };
+        if !open {
+            watcher.flush_moved();
         }
-        let open = watcher.read()?;
         for change in watcher.changes.drain(..) {
             conn.reply(ReplyKind::Change(change))?;
         }
@@ -96,6 +109,8 @@ fn change(kind: ChangeKind, path: &Path, directory: bool) -> Change {
 
 enum Event {
     Changes,
+    /// None came in time.
+    Nothing,
     HungUp,
     /// The sandbox is about to be captured.
     Quiet,
@@ -105,6 +120,7 @@ fn wait(
     conn: &Conn,
     inotify: &OwnedFd,
     quiet: Option<&OwnedFd>,
+    limit: Option<&Timespec>,
 ) -> std::result::Result<Event, Ended> {
     loop {
         let mut fds = vec![
@@ -112,7 +128,8 @@ fn wait(
             PollFd::new(conn.stream(), PollFlags::IN | PollFlags::RDHUP),
         ];
         fds.extend(quiet.map(|quiet| PollFd::new(quiet, PollFlags::IN)));
-        match rustix::event::poll(&mut fds, None) {
+        match rustix::event::poll(&mut fds, limit) {
+            Ok(0) => return Ok(Event::Nothing),
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(_) => return Err(Ended::Lost),
@@ -214,7 +231,6 @@ impl Watcher {
         for event in events {
             open &= self.event(&event)?;
         }
-        self.flush_moved();
         Ok(open)
     }
 
