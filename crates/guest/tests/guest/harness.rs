@@ -12,7 +12,7 @@ use cove_protocol::client::{ExecResult, Follow, FollowEvent, Guest, GuestError, 
 use cove_protocol::message::{Channel, ErrorCode, Exit, OutputFrom, Start};
 
 /// How long a state that must come may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cove-guest");
 
@@ -68,7 +68,7 @@ impl TestGuest {
         prepare(directory.path(), &mut command);
         let child = command.spawn().unwrap();
         let path = directory.path().join("sock");
-        let guest = Guest::new(Arc::new(UnixConnect { path }));
+        let guest = Guest::new(Arc::new(UnixConnect { path })).within(PATIENCE);
         let this = Self {
             directory,
             guest,

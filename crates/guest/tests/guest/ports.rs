@@ -2,7 +2,7 @@
 
 use cove_protocol::message::{ErrorCode, Start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::harness::*;
 
@@ -109,12 +109,13 @@ async fn a_caller_that_leaves_closes_the_connection() {
 #[tokio::test]
 async fn a_port_where_nobody_listens_is_refused() {
     let guest = TestGuest::start().await;
-    let port = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap().port()
-    };
+    // Held without listening, so that nobody else is given it.
+    let held = TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = held.local_addr().unwrap().port();
     let got = guest.connect_port(port).await.map(drop);
     assert_eq!(code(got), ErrorCode::ConnectionRefused);
+    drop(held);
     assert_eq!(
         code(guest.connect_port(0).await.map(drop)),
         ErrorCode::Invalid

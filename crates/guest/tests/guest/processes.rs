@@ -226,7 +226,8 @@ async fn a_timeout_ends_the_whole_group_even_if_it_ignores_sigterm() {
     let guest = TestGuest::start().await;
     let marker = guest.text("pids");
     let start = Start {
-        timeout_ms: 300,
+        // Long enough for both shells to have set their traps on a machine with much else to do.
+        timeout_ms: 10_000,
         ..argv(&[
             "sh",
             "-c",

@@ -8,7 +8,8 @@ use cove_protocol::message::{ChangeKind, ErrorCode, OutputFrom, Start, Watch, Wr
 
 use crate::harness::*;
 
-const WAIT: Duration = Duration::from_secs(30);
+/// As long as the guest waits at most.
+const WAIT: Duration = Duration::from_secs(60);
 
 fn wake(guest: &TestGuest) {
     let pid = guest.pid_outside() as i32;
