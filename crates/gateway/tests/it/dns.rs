@@ -1,7 +1,9 @@
 //! The resolver.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use cove_gateway::dns::wire::{self, NO_ERROR, NO_SUCH_NAME, REFUSED};
 use cove_gateway::limits::Limits;
@@ -285,8 +287,9 @@ fn a_tunnel_through_an_allowed_suffix_is_throttled_and_logged() {
             .count()
     });
     assert!(refused >= 14, "{refused}");
-    let carried = world.seen.questions.lock().unwrap().len();
-    assert!(carried <= 6, "{carried}");
+    // A question that had no answer in time is asked again, with the same name.
+    let carried: BTreeSet<String> = world.seen.questions.lock().unwrap().drain(..).collect();
+    assert!(carried.len() <= 6, "{carried:?}");
     let told = world
         .log()
         .into_iter()
@@ -304,12 +307,15 @@ fn a_flood_of_questions_is_bounded() {
         ..Limits::default()
     };
     let world = World::with(&["good.example"], limits);
+    let begun = Instant::now();
     let answered = world.inside(|| {
         (0..40)
             .filter(|_| ask("good.example").code == NO_ERROR)
             .count()
     });
-    assert!((10..30).contains(&answered), "{answered}");
+    // One more for every second that the questions took.
+    let refilled = begun.elapsed().as_secs() as usize + 1;
+    assert!((10..=10 + refilled).contains(&answered), "{answered}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cove_model::SandboxId;
 use cove_model::egress::{EgressEntry, EgressProtocol, EgressQuery, EgressVerdict};
 
 use crate::client::{ask, ask_bytes, connect, exchange, hello, is_cut, query};
-use crate::world::{GATEWAY, GOOD, NEIGHBOUR, SANDBOX, World, allowing, wait_for};
+use crate::world::{GATEWAY, GOOD, NEIGHBOUR, PATIENCE, SANDBOX, World, allowing, wait_for};
 
 fn pid(world: &World) -> u32 {
     world.on_host(async |gateway: Gateway| gateway.hello().await.unwrap().pid)
@@ -232,7 +232,7 @@ fn followers_of_logs_keep_no_policy_out_and_cost_nobody_their_streams() {
             })
             .collect();
         // Some are answered at once with nothing, so that no slot is left only to followers.
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         while !followers.iter().any(tokio::task::JoinHandle::is_finished) {
             assert!(tokio::time::Instant::now() < deadline, "all of them wait");
             tokio::task::yield_now().await;

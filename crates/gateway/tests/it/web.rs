@@ -247,9 +247,7 @@ fn a_redirect_to_a_forbidden_host_leads_nowhere() {
     world.inside(|| {
         let mut stream = connect(GOOD, 80).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
-        let mut head = vec![0; 256];
-        let read = stream.read(&mut head).unwrap();
-        let head = String::from_utf8_lossy(&head[..read]).into_owned();
+        let head = read_answer(&mut stream);
         assert!(
             head.contains("Location: http://evil.example/loot"),
             "{head}"

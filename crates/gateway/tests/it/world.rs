@@ -23,7 +23,7 @@ use cove_model::{NetworkMode, NetworkPolicy, SandboxId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const GOOD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 pub const EVIL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 20);
