@@ -48,7 +48,7 @@ fn saying(replies: impl IntoIterator<Item = ReplyKind>) -> Guest {
 }
 
 fn guest(says: Bytes, hangs_up: bool) -> Guest {
-    Guest::new(Arc::new(Liar { says, hangs_up })).within(Duration::from_secs(20))
+    Guest::new(Arc::new(Liar { says, hangs_up })).within(Duration::from_secs(120))
 }
 
 fn output(offset: u64, dropped: u64, data: &'static [u8]) -> ReplyKind {

@@ -444,7 +444,7 @@ async fn ask_raw(
     client.flush().await.unwrap();
     let mut got = vec![0; 12];
     let read = client.read_exact(&mut got);
-    let read = tokio::time::timeout(std::time::Duration::from_secs(60), read).await;
+    let read = tokio::time::timeout(std::time::Duration::from_secs(120), read).await;
     read.expect("it answers or ends").ok();
     // What the server has got by now it reads to the end.
     let _ = client.shutdown().await;

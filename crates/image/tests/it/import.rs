@@ -255,7 +255,7 @@ async fn an_archive_larger_than_the_room_is_given_up_before_the_reserve_is_touch
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), cleared)
+    tokio::time::timeout(Duration::from_secs(120), cleared)
         .await
         .expect("what was given up is cleared away");
 }

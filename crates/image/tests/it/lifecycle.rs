@@ -197,7 +197,7 @@ async fn an_import_given_up_stops_at_once_and_leaves_nothing() {
 }
 
 pub async fn wait_until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
         assert!(Instant::now() < deadline, "it did not happen in time");
         tokio::task::yield_now().await;

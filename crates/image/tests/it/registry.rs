@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::world::sh;
 
-const START_DEADLINE: Duration = Duration::from_secs(30);
+const START_DEADLINE: Duration = Duration::from_secs(120);
+const START_LOOK: Duration = Duration::from_millis(10);
 const PORT_ATTEMPTS: usize = 5;
 
 pub struct Registry {
@@ -177,7 +178,7 @@ fn listens(process: &mut Child, port: u16) -> bool {
         if TcpStream::connect(("127.0.0.1", port)).is_ok() {
             return true;
         }
-        std::thread::yield_now();
+        std::thread::sleep(START_LOOK);
     }
     false
 }
