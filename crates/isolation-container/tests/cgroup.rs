@@ -20,7 +20,7 @@ const APPLETS: [&str; 9] = [
     "sh", "dd", "sleep", "echo", "cat", "nproc", "grep", "true", "kill",
 ];
 /// Anything a test waits for; far above what even an emulated machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(10);
 
 fn open() -> TestTier {

@@ -13,7 +13,7 @@ mod tier;
 
 use tier::{TestTier, end, guest_of, shell};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn score(pid: i64) -> i32 {
     let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();

@@ -22,7 +22,7 @@ use crate::tier::{TestTier, add_busybox, boot_of, end, guest_of};
 
 const MEMORY_MB: u64 = 512;
 /// Anything a test waits for; far above what even a busy machine needs.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Made once and kept with what was built: the host's Python with its libraries, and BusyBox.
@@ -369,6 +369,26 @@ impl Sandbox {
             );
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// What a frozen machine has used of the CPU. The kernel says that a process is frozen just before it leaves the
+    /// CPU: its last moment is counted later.
+    pub async fn used_at_rest(&self) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        let mut used = self.used().await;
+        loop {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let before = std::mem::replace(&mut used, self.used().await);
+            if before == used {
+                return used;
+            }
+            assert!(Instant::now() < deadline, "it does not rest");
+        }
+    }
+
+    pub async fn used(&self) -> u64 {
+        let usage = self.machine.usage().await;
+        usage.expect("a machine is measured").cpu_usec
     }
 
     pub async fn end(self) {

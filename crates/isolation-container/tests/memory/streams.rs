@@ -68,10 +68,10 @@ async fn a_frozen_machine_is_captured_and_stays_frozen() {
     let one = host.boot("one").await;
     one.machine.freeze().await.unwrap();
     let snapshot = host.capture(&one).await;
-    let before = one.machine.usage().await.unwrap().cpu_usec;
+    let before = one.used_at_rest().await;
     let two = host.restore(&snapshot, "two").await;
     assert_eq!(two.say("echo alive").await, "alive");
-    assert_eq!(one.machine.usage().await.unwrap().cpu_usec, before);
+    assert_eq!(one.used().await, before);
     one.machine.thaw().await.unwrap();
     assert_eq!(one.say("echo alive").await, "alive");
     host.close(vec![one, two]).await;

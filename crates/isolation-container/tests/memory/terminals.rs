@@ -35,6 +35,16 @@ async fn holds_own_terminal(sandbox: &Sandbox) {
         .await;
 }
 
+/// Whether the process group of a `sleep` is the one in front of its terminal.
+fn sleeps_in_front(stats: &str) -> bool {
+    stats.lines().any(|stat| {
+        let rest = stat.split_once(" (sleep) ").map_or("", |(_, rest)| rest);
+        // The state, the parent, the group, the session, the terminal and the group in front of that.
+        let fields: Vec<&str> = rest.split(' ').collect();
+        fields.len() > 5 && fields[2] == fields[5]
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_with_a_shell_and_jobs_survives() {
     let host = Host::open();
@@ -77,6 +87,10 @@ async fn a_shell_that_holds_its_own_terminal_survives_copies_of_copies() {
         // Control characters still reach the job in front.
         type_in(sandbox, &id, "echo fro''nt; sleep 2000\n").await;
         output_until(&sandbox.guest, &id, "front").await;
+        // Before it is in front, the control character would go to the shell.
+        sandbox
+            .until("cat /proc/[0-9]*/stat 2>/dev/null", sleeps_in_front)
+            .await;
         type_in(sandbox, &id, "\u{3}").await;
         type_in(sandbox, &id, "echo pro''mpt\n").await;
         output_until(&sandbox.guest, &id, "prompt").await;
