@@ -20,7 +20,7 @@ use cove_protocol::message::Start;
 use tempfile::TempDir;
 
 /// How long the kernel may take to let go of what has ended.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(10);
 pub const APPLETS: [&str; 25] = [
     "sh", "true", "id", "cat", "nproc", "hostname", "ls", "mount", "echo", "dd", "sleep", "head",
@@ -61,7 +61,7 @@ pub fn shell(script: &str) -> Start {
 }
 
 /// Far above what any script here takes.
-const SCRIPT_LIMIT: Duration = Duration::from_secs(90);
+const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
 
 pub async fn exec(machine: &Arc<dyn Machine>, script: &str) -> ExecResult {
     let guest = guest_of(machine);

@@ -209,7 +209,7 @@ fn ask(machine: &Arc<dyn Machine>, dir: &Path) -> io::Result<OwnedFd> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let file = |name| fs::File::create(dir.join(name));
     let (state, memory) = (file("state")?, file("memory")?);
-    let save = Save { wait_ms: 5000 };
+    let save = Save { wait_ms: 60_000 };
     packet::send(&socket, &save, &[state.as_fd(), memory.as_fd()])?;
     Ok(socket)
 }
