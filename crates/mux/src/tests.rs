@@ -81,6 +81,13 @@ async fn streams_are_carried_beside_each_other_and_one_that_nobody_reads_holds_u
                 let sent: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
                 assert!(call(&mux, sent.clone()).await == sent, "{length}");
             }
+            // An end is heard here before the other side has noted it.
+            let noted = async {
+                while mux.streams() > 1 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(LONG, noted).await.expect("the others are gone");
             assert_eq!(mux.streams(), 1);
         })
         .await;

@@ -152,7 +152,8 @@ impl World {
         });
         let shared: Arc<dyn ObjectStore> = Arc::clone(&store) as _;
         Self {
-            bucket: Bucket::over(shared, "prefix", Duration::from_millis(300)),
+            // What stalls waits for it, and nothing else may: a busy machine takes its time over each chunk.
+            bucket: Bucket::over(shared, "prefix", Duration::from_secs(5)),
             store,
             tables: Arc::default(),
             key: Arc::new(OrgKey::new(&OrgKey::random()).unwrap()),

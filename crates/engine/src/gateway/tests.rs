@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::Gatekeeper;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const ADOPTED: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
@@ -77,6 +77,21 @@ impl Blocked {
         }
     }
 
+    /// Frees the port, and waits until it is free: a child that another test forks may hold the listening socket until
+    /// it runs its program.
+    async fn clear_the_way(&mut self) {
+        let Some(listener) = self.in_the_way.take() else {
+            return;
+        };
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let deadline = Instant::now() + DEADLINE;
+        while TcpListener::bind(address).is_err() {
+            assert!(Instant::now() < deadline, "the port is still taken");
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     async fn sandboxes(&self) -> u64 {
         let gateway = self.keeper.running().expect("it runs");
         gateway.hello().await.unwrap().sandboxes
@@ -98,7 +113,7 @@ impl Drop for Blocked {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_starts_late_knows_the_sandboxes_that_were_there_before() {
     let mut blocked = Blocked::new().await;
-    blocked.in_the_way = None;
+    blocked.clear_the_way().await;
     let newcomer = Ipv4Addr::new(10, 9, 0, 2);
     let policy = NetworkPolicy::default();
     blocked
@@ -127,7 +142,7 @@ async fn a_gateway_that_did_not_start_is_tried_again_by_itself() {
 async fn a_sandbox_that_went_while_there_was_no_gateway_is_not_introduced_to_it() {
     let mut blocked = Blocked::new().await;
     blocked.keeper.remove(ADOPTED);
-    blocked.in_the_way = None;
+    blocked.clear_the_way().await;
     blocked.keeper.start().await.unwrap();
     assert_eq!(blocked.sandboxes().await, 0);
 }

@@ -52,7 +52,7 @@ impl Cell {
         fs::write(dir.path().join("outside/secret"), "untouched").unwrap();
         let before = listing(&dir.path().join("outside"));
         let limits = UnpackLimits {
-            seconds: 60,
+            seconds: 300,
             ..UnpackLimits::default()
         };
         Self {
