@@ -108,7 +108,7 @@ async fn policies_that_do_not_parse_reach_no_engine() {
 #[tokio::test]
 async fn lists_nobody_reads_keep_only_lists_out() {
     /// More than sockets hold, and no more than is quickly written.
-    const SANDBOXES: usize = 20;
+    const SANDBOXES: usize = 50;
     let served = Served::new(Fake::default());
     for _ in 0..SANDBOXES {
         let mut spec = SandboxSpec::default();
