@@ -45,8 +45,9 @@ use crate::call::is_shown_whole;
 
 /// How long either side may take for its handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a client may go on sending after the connection has ended, of which its sandbox has so many at once.
+/// How long a client may go on sending after the connection has ended, and how long it may pause meanwhile.
 const LEAVING: Duration = Duration::from_secs(30);
+const PAUSING: Duration = Duration::from_secs(5);
 const H2: &[u8] = b"h2";
 /// What one connection may hold in memory: heads, windows and buffers. A stream can fill its buffer on both sides, so
 /// the connections of one sandbox with HTTP/2 hold about 100 MiB of the process's 1 GiB, and the others less.
@@ -142,7 +143,7 @@ async fn leave(stream: &TcpStream) {
     }
     let mut unread = vec![0; 16 * 1024];
     let reading = async {
-        while stream.readable().await.is_ok() {
+        while let Ok(Ok(())) = timeout(PAUSING, stream.readable()).await {
             match stream.try_read(&mut unread) {
                 Ok(0) => return,
                 Ok(_) => {}
