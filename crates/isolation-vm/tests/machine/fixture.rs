@@ -49,7 +49,7 @@ impl Connect for Direct {
 }
 
 pub fn guest_of(machine: &Arc<dyn Machine>) -> Guest {
-    Guest::new(Arc::new(Direct(Arc::clone(machine))))
+    Guest::new(Arc::new(Direct(Arc::clone(machine)))).within(SCRIPT_LIMIT)
 }
 
 pub fn shell(script: &str) -> Start {

@@ -218,9 +218,7 @@ async fn disks_are_copied_grown_and_made_of_trees() {
     fs::copy(volume.join("disk.img"), copy.join("disk.img")).unwrap();
     machine.thaw().await.unwrap();
     run(&machine, "echo second > /state").await;
-    brief::shutdown(unix(&machine), Duration::from_secs(5))
-        .await
-        .unwrap();
+    brief::shutdown(unix(&machine), LONG).await.unwrap();
     timeout(LONG, machine.exited()).await.unwrap();
     machine.dispose().await.unwrap();
 
