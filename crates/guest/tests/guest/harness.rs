@@ -307,6 +307,15 @@ pub fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// Writes a program, in another process: a child that another test forks has what this one has open until it runs its
+/// own program, and the kernel runs no program that somebody may still write to.
+pub fn write_program(path: &Path, text: &str) {
+    let script = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let mut command = Command::new("sh");
+    let written = command.args(["-c", script]).arg(path).arg(text).status();
+    assert!(written.unwrap().success());
+}
+
 pub fn new_id() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("prc_{}", NEXT.fetch_add(1, Ordering::Relaxed))

@@ -48,8 +48,7 @@ async fn a_killed_command_tells_its_signal_as_shells_do() {
 async fn failures_to_start_say_what_was_wrong() {
     let guest = TestGuest::start().await;
     std::fs::write(guest.path("plain"), "text").unwrap();
-    std::fs::write(guest.path("noshebang"), "text").unwrap();
-    set_mode(&guest.path("noshebang"), 0o755);
+    write_program(&guest.path("noshebang"), "text");
     let plain = guest.text("plain");
     let cases = [
         (argv(&["no-such-program-here"]), ErrorCode::CommandNotFound),

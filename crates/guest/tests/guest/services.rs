@@ -289,8 +289,7 @@ async fn pauses_between_runs_grow() {
 async fn a_program_that_vanished_is_reported_and_tried_again() {
     let disk = Disk::new();
     let program = disk.0.path().join("program");
-    std::fs::write(&program, "#!/bin/sh\nexec sleep 100000\n").unwrap();
-    set_mode(&program, 0o755);
+    write_program(&program, "#!/bin/sh\nexec sleep 100000\n");
     let mut start = service("gone", "", Restart::Always);
     start.service.as_mut().unwrap().argv = vec![program.to_str().unwrap().to_owned()];
     let mut guest = disk.guest().await;
