@@ -761,11 +761,10 @@ async fn different_images_with_common_layers_pulled_at_once_both_arrive() {
 #[tokio::test]
 async fn a_registry_that_is_not_there_is_a_clear_error() {
     let world = World::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    // Held without listening, so that nobody else is given it.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = held.local_addr().unwrap().port();
     let error = world
         .store
         .pull(&format!("127.0.0.1:{port}/app"), None, silent())
