@@ -8,6 +8,7 @@
 use async_recursion::async_recursion as boxed;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
@@ -610,8 +611,17 @@ pub fn checkpoint_sqlite(path: &Path) -> Result<(), StoreError> {
 /// Opens or makes an SQLite file.
 #[boxed]
 pub async fn open_sqlite(path: &Path) -> Result<Arc<dyn Store>, StoreError> {
+    open_sqlite_within(path, sqlite::OPERATION_TIMEOUT).await
+}
+
+/// The same for whoever would rather wait longer for a slow disk than be refused: one operation may take so long.
+#[boxed]
+pub async fn open_sqlite_within(
+    path: &Path,
+    operation_max: Duration,
+) -> Result<Arc<dyn Store>, StoreError> {
     let path = path.to_owned();
-    let sqlite = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&path))
+    let sqlite = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&path, operation_max))
         .await
         .map_err(|error| StoreError::Unavailable(error.into()))??;
     let store: Arc<dyn Store> = Arc::new(store::SqlStore::new(sqlite));

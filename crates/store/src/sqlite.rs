@@ -46,7 +46,7 @@ const EXIT_UNFLUSHED: i32 = 74;
 /// How long a statement waits for another process that has the file locked.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one operation may take in all. A disk that hangs holds up the writer, not its callers.
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(4);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Prepared statements each connection keeps.
 const STATEMENTS_MAX: usize = 128;
 
@@ -56,6 +56,7 @@ pub struct Sqlite {
     /// Set when an operation was not done in time, and cleared by the next one that is. There always is
     /// one: what was given up is still in the writer's queue.
     stalled: Arc<AtomicBool>,
+    operation_max: Duration,
 }
 
 struct Readers {
@@ -76,7 +77,7 @@ struct Outcome {
 
 impl Sqlite {
     /// Opens or makes the file and brings it up to date. Blocks; meant for start-up.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, operation_max: Duration) -> Result<Self, StoreError> {
         // Made here and not by SQLite, so that nobody else can ever read it; the files SQLite puts
         // beside it take its mode over.
         std::fs::OpenOptions::new()
@@ -127,6 +128,7 @@ impl Sqlite {
                 permits: Semaphore::new(READERS_MAX),
             }),
             stalled: Arc::default(),
+            operation_max,
         })
     }
 }
@@ -186,9 +188,9 @@ impl Backend for Sqlite {
             return work();
         }
         let reading = tokio::task::spawn_blocking(work);
-        match timeout(OPERATION_TIMEOUT, reading).await {
+        match timeout(self.operation_max, reading).await {
             Ok(done) => done.map_err(|error| StoreError::Database(error.into()))?,
-            Err(_) => Err(late()),
+            Err(_) => Err(self.late()),
         }
     }
 
@@ -205,7 +207,7 @@ impl Backend for Sqlite {
 impl Sqlite {
     fn moving(&self) -> Result<(), StoreError> {
         match self.stalled.load(Ordering::Relaxed) {
-            true => Err(late()),
+            true => Err(self.late()),
             false => Ok(()),
         }
     }
@@ -214,22 +216,22 @@ impl Sqlite {
         &self,
         work: impl Future<Output = Result<R, StoreError>>,
     ) -> Result<R, StoreError> {
-        match timeout(OPERATION_TIMEOUT, work).await {
+        match timeout(self.operation_max, work).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 self.stalled.store(true, Ordering::Relaxed);
                 tracing::error!(
                     "the database's disk does not answer; requests are refused until it does"
                 );
-                Err(late())
+                Err(self.late())
             }
         }
     }
-}
 
-fn late() -> StoreError {
-    let seconds = OPERATION_TIMEOUT.as_secs();
-    StoreError::Unavailable(format!("no answer within {seconds} s").into())
+    fn late(&self) -> StoreError {
+        let seconds = self.operation_max.as_secs();
+        StoreError::Unavailable(format!("no answer within {seconds} s").into())
+    }
 }
 
 impl Readers {
@@ -522,7 +524,7 @@ mod tests {
     fn numbers_of_events_are_passed_over_once_after_a_reboot() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
-        drop(Sqlite::open(&path).unwrap());
+        drop(Sqlite::open(&path, OPERATION_TIMEOUT).unwrap());
         let mut connection = SqliteTx::open(&path).unwrap();
         let org = cove_model::OrgId::random();
         let mut last = |boot: Option<&str>| {
