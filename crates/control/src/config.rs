@@ -34,6 +34,10 @@ pub struct ControlConfig {
     pub snapshot_grace: Duration,
     /// How long a caller waits for an earlier change of the same sandbox or snapshot.
     pub change_wait: Duration,
+    /// How long a list of events waits for the hosts to tell what has just happened on them.
+    pub events_wait: Duration,
+    /// How long the guest of an idle sandbox has to say what it is doing.
+    pub guest_patience: Duration,
     /// How often a process shows other ones on the same database that it goes on with a build or an upload.
     pub work_beat_every: Duration,
     /// How often old rows are removed.
@@ -96,6 +100,8 @@ impl Default for ControlConfig {
             reconcile_every: Duration::from_secs(60),
             snapshot_grace: Duration::from_secs(30),
             change_wait: Duration::from_secs(30),
+            events_wait: Duration::from_secs(1),
+            guest_patience: Duration::from_secs(3),
             work_beat_every: Duration::from_secs(5),
             sweep_every: Duration::from_secs(600),
             idle_cpu: 0.02,

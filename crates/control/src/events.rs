@@ -32,8 +32,6 @@ use crate::{Control, Sandbox};
 const READ_AT_ONCE: u32 = 256;
 /// The pause between two such takings of one listener: many events in a row wake it once.
 const READ_PAUSE: Duration = Duration::from_millis(50);
-/// How long a list waits for a host that is slow to say what is new.
-const TAKE_WAIT: Duration = Duration::from_secs(1);
 /// Events of a sandbox that are looked at for what was reported of it.
 const TOLD_LOOK: u32 = 64;
 /// Sandboxes that ended last and are looked at when events may be lost.
@@ -231,11 +229,11 @@ impl Control {
             None => (None, None),
         };
         // Whoever has just been answered finds what came of it.
-        let hosts = self.hosts();
+        let (hosts, wait) = (self.hosts(), self.config().events_wait);
         let asked = hosts
             .iter()
             .filter(|one| host.as_ref().is_none_or(|host| *host == one.id));
-        let taking = join_all(asked.map(|host| timeout(TAKE_WAIT, self.take_events(host))));
+        let taking = join_all(asked.map(|host| timeout(wait, self.take_events(host))));
         for taken in taking.await {
             match taken {
                 Ok(Ok(())) => {}

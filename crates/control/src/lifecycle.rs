@@ -31,8 +31,6 @@ use crate::{Control, Sample};
 
 /// Sandboxes put away side by side.
 const AT_ONCE: usize = 16;
-/// How long a guest has to say what it is doing.
-const GUEST_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a sandbox whose memory could not be captured is left alone.
 const PAUSE_RETRY: Duration = Duration::from_secs(600);
 
@@ -490,7 +488,7 @@ impl Control {
     async fn has_foreground_work(&self, record: &SandboxRecord) -> bool {
         match self
             .guest_of(record)
-            .within(GUEST_PATIENCE)
+            .within(self.config().guest_patience)
             .processes()
             .await
         {

@@ -10,7 +10,7 @@ use cove_control::{
 };
 use cove_protocol::message::{MakeDir, Signal};
 
-use crate::support::{Plane, named, quick, wait};
+use crate::support::{DEADLINE, Plane, named, quick, wait};
 
 const PUBLIC_KEY: &str = "ssh-ed25519 \
     AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ test";
@@ -295,7 +295,7 @@ async fn a_call_that_goes_on_is_told_of_before_it_ends() {
         .guest(&root, "agent", GuestAction::FileWrite)
         .await
         .unwrap();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + DEADLINE;
     while results(&plane, "file.write").await != ["pending"] {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(50)).await;

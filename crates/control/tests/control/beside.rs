@@ -13,9 +13,12 @@ use tempfile::TempDir;
 use crate::durable;
 use crate::support::{Plane, quick, wait};
 
-const BEAT: Duration = Duration::from_millis(200);
-/// A multiple of the beats after which work of a silent process is taken over.
-const BEATS: u32 = 12;
+/// Work of a process that is silent for six of these is taken over. Long enough for a disk that hangs between two
+/// beats of the other process.
+const BEAT: Duration = Duration::from_secs(2);
+/// How often the other process beats, and how often it does so: longer than it may be silent.
+const BEATS_EVERY: Duration = Duration::from_millis(200);
+const BEATS: u32 = 75;
 
 async fn plane(folder: &TempDir) -> Plane {
     let mut config = quick();
@@ -28,7 +31,7 @@ async fn plane(folder: &TempDir) -> Plane {
 async fn beat(plane: &Plane, id: &str, holds: impl AsyncFn()) {
     for _ in 0..BEATS {
         plane.store.beat_work(id, "theirs").await.unwrap();
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(BEATS_EVERY).await;
         holds().await;
     }
 }

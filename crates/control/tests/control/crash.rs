@@ -8,7 +8,7 @@ use cove_model::{EventKind, SandboxId, SandboxSpec, State};
 use cove_runner_api::{CreateRequest, RunnerApi};
 use tokio::sync::Semaphore;
 
-use crate::support::{Plane, named, wait};
+use crate::support::{Plane, named, open_store, wait};
 
 /// Starts a call that hangs in the host, as if the process died there.
 async fn hang<F>(plane: &Plane, call: Call, work: F)
@@ -285,9 +285,7 @@ async fn an_empty_database_does_not_wipe_a_host_it_never_met() {
     let plane = Plane::new().await;
     let made = plane.sandbox("precious").await;
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let store = cove_store::open_sqlite(&folder.path().join("other.db"))
-        .await
-        .unwrap();
+    let store = open_store(&folder.path().join("other.db")).await;
     let runner: Arc<MemoryRunner> = plane.runner.clone();
     let clock = Arc::new(SystemClock);
     let wrong = Control::new(

@@ -15,8 +15,7 @@ use crate::support::{Plane, quick};
 pub fn place(folder: &Path) -> ObjectsConfig {
     let bucket = folder.join("bucket");
     std::fs::create_dir_all(&bucket).unwrap();
-    let mut config = BucketConfig::new(format!("file://{}", bucket.display()));
-    config.request_max = Duration::from_secs(5);
+    let config = BucketConfig::new(format!("file://{}", bucket.display()));
     let bucket = Bucket::open(&config).unwrap();
     let key = HostKeys::load_or_make(&folder.join("fleet.key")).unwrap();
     ObjectsConfig {

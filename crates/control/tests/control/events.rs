@@ -1,15 +1,16 @@
 //! Events: live, replayed, never doubled.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
-use cove_control::{EventItem, EventSubscription, GuestAction};
+use cove_control::{ControlConfig, EventItem, EventSubscription, GuestAction};
 use cove_model::{EventKind, State};
 use cove_protocol::message::OutputFrom;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::support::{DEADLINE, Plane, named};
+use crate::support::{DEADLINE, Plane, named, quick, wait};
 
 async fn next_state(events: &mut EventSubscription) -> (u64, State) {
     loop {
@@ -55,7 +56,11 @@ async fn whoever_was_answered_finds_what_came_of_it_once() {
 
 #[tokio::test]
 async fn a_host_that_is_stuck_does_not_keep_lists_from_being_answered() {
-    let plane = Plane::new().await;
+    let plane = Plane::with(ControlConfig {
+        events_wait: Duration::from_secs(1),
+        ..quick()
+    })
+    .await;
     plane.sandbox("agent").await;
     let gate = Arc::new(Semaphore::new(0));
     plane
@@ -68,7 +73,7 @@ async fn a_host_that_is_stuck_does_not_keep_lists_from_being_answered() {
         assert!(listed.is_empty());
     }
     gate.add_permits(1);
-    assert_eq!(list().await.unwrap().len(), 2);
+    wait(|| async { (list().await.unwrap().len() == 2).then_some(()) }).await;
 }
 
 #[tokio::test]
@@ -224,7 +229,7 @@ async fn what_a_killed_host_had_not_told_yet_is_told_once() {
         }
         // Several changes are lost together: the last one is reported.
         let control = plane.control.clone();
-        plane.clock.advance(std::time::Duration::from_secs(1));
+        plane.clock.advance(Duration::from_secs(1));
         control
             .stop_sandbox(&plane.root, "stopped", None)
             .await
@@ -385,7 +390,7 @@ async fn a_stream_far_behind_reads_all_it_missed_in_order() {
     assert_eq!(next_state(&mut one).await.1, State::Stopped);
     let before = plane.store.operations().reads;
     assert!(
-        timeout(std::time::Duration::from_millis(200), one.next())
+        timeout(Duration::from_millis(200), one.next())
             .await
             .is_err()
     );
@@ -399,6 +404,7 @@ async fn a_stream_far_behind_reads_all_it_missed_in_order() {
 #[tokio::test]
 async fn whoever_waits_for_a_sandbox_at_rest_is_woken_by_its_events_alone() {
     const FOLLOWERS: usize = 20;
+    const LOOKS_EVERY_S: u64 = 10;
     let mut plane = Plane::new().await;
     let guest = ScriptedGuest::default();
     plane.runner.set_guest(GuestKind::Scripted(guest));
@@ -415,11 +421,11 @@ async fn whoever_waits_for_a_sandbox_at_rest_is_woken_by_its_events_alone() {
     control.freeze_sandbox(&root, "resting").await.unwrap();
     control.list_events(&root, None, 0, 1).await.unwrap();
     let asked = || plane.runner.count(Call::Get, Some(&resting.id));
-    let before = asked();
+    let (before, began) = (asked(), Instant::now());
     for access in followers {
         waiting.spawn(async move { access.follow_again(OutputFrom::default()).await.is_ok() });
     }
-    crate::support::wait(|| async { (asked() >= before + FOLLOWERS).then_some(()) }).await;
+    wait(|| async { (asked() >= before + FOLLOWERS).then_some(()) }).await;
     let quiet = asked();
     let neighbour = plane.tenant("neighbour", None).await;
     for round in 0..10 {
@@ -428,7 +434,10 @@ async fn whoever_waits_for_a_sandbox_at_rest_is_woken_by_its_events_alone() {
         control.list_events(&neighbour, None, 0, 1).await.unwrap();
     }
     let woken = asked() - quiet;
-    assert!(woken < FOLLOWERS, "{woken} looks because of others' events");
+    // Each looks by itself now and then, which is more often the longer this took.
+    let by_itself = began.elapsed().as_secs() / LOOKS_EVERY_S;
+    let most = FOLLOWERS * (1 + usize::try_from(by_itself).unwrap());
+    assert!(woken < most, "{woken} looks because of others' events");
     plane.go();
     control.resume_sandbox(&root, "resting").await.unwrap();
     while let Some(done) = timeout(DEADLINE, waiting.join_next()).await.unwrap() {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{DEADLINE, Plane, idle, named, quick, wait};
+use crate::support::{DEADLINE, Plane, idle, named, open_store, quick, wait};
 
 /// Two hosts, a database, and as many control planes as a test asks for.
 struct Two {
@@ -45,7 +45,7 @@ impl Two {
         Self {
             a: MemoryRunner::new(clock.clone()),
             b: MemoryRunner::new(clock.clone()),
-            store: cove_store::open_sqlite(&path).await.unwrap(),
+            store: open_store(&path).await,
             clock,
             config,
             token: ApiToken::random(),
@@ -332,7 +332,8 @@ async fn a_host_that_is_away_leaves_the_others_at_work() {
     let on_a = two.on_a().await;
     let work = on_a.go();
     let (control, root) = (&on_a.control, &on_a.root);
-    control.ready().await.unwrap();
+    // The time that a host has for this is short.
+    wait(|| async { control.ready().await.ok() }).await;
     let here = on_a.sandbox(named("here")).await;
     assert_eq!(here.host, *two.a.id());
     assert_eq!(control.list_images(root).await.unwrap().len(), 1);
@@ -359,7 +360,7 @@ async fn a_host_that_is_away_leaves_the_others_at_work() {
     two.b.cut_off(false);
     wait(|| async { two.b.ids().is_empty().then_some(()) }).await;
     two.a.cut_off(true);
-    control.ready().await.unwrap();
+    wait(|| async { control.ready().await.ok() }).await;
     two.b.cut_off(true);
     let refused = control.ready().await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::RunnerUnreachable);

@@ -2,6 +2,7 @@
 //! still at, is never given up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cove_control::testing::{Call, Fault};
 use cove_control::{PageRequest, SnapshotKind, SnapshotRecord, TakeSnapshot};
@@ -10,7 +11,7 @@ use cove_runner_api::{RunnerApi, RunnerError, SnapshotRequest};
 use cove_store::SnapshotState;
 use tokio::sync::Semaphore;
 
-use crate::support::{Plane, wait};
+use crate::support::{DEADLINE, Plane, wait};
 
 fn called(name: &str) -> TakeSnapshot {
     TakeSnapshot {
@@ -93,7 +94,9 @@ async fn a_restart_leaves_a_snapshot_alone_that_the_host_is_still_making() {
     let row = rows(&plane).await.remove(0);
     plane.runner.begin_making(&row.id);
 
-    plane.crash().await;
+    plane
+        .crash_with(|config| config.change_wait = Duration::from_secs(1))
+        .await;
     let now = rows(&plane).await;
     assert_eq!((now.len(), now[0].state), (1, SnapshotState::Making));
     // Whoever asks again meanwhile gets that answer, and takes nothing away either.
@@ -112,7 +115,9 @@ async fn a_restart_leaves_a_snapshot_alone_that_the_host_is_still_making() {
         unless_unchanged: false,
     };
     plane.runner.snapshot(made).await.unwrap();
-    plane.crash().await;
+    plane
+        .crash_with(|config| config.change_wait = DEADLINE)
+        .await;
     assert_eq!(rows(&plane).await[0].state, SnapshotState::Making);
     plane.runner.finish_making(&row.id);
     plane.go();

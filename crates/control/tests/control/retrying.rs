@@ -1,6 +1,7 @@
 //! Requests repeated after a failure, and requests that meet a sandbox on its way to another state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{
@@ -9,7 +10,7 @@ use cove_control::{
 use cove_model::{SandboxSpec, State};
 use tokio::sync::Semaphore;
 
-use crate::support::{Plane, named, quick, wait};
+use crate::support::{DEADLINE, Plane, named, quick, wait};
 
 fn keyed(spec: SandboxSpec) -> CreateSandbox {
     CreateSandbox {
@@ -222,6 +223,7 @@ struct Unwritable(rusqlite::Connection);
 impl Unwritable {
     fn begin(plane: &Plane) -> Self {
         let connection = rusqlite::Connection::open(plane.database()).unwrap();
+        connection.busy_timeout(DEADLINE).unwrap();
         let trigger = "CREATE TRIGGER no_audit BEFORE INSERT ON audit BEGIN \
                        SELECT RAISE(ABORT, 'as the test asked'); END";
         connection.execute_batch(trigger).unwrap();
@@ -342,7 +344,9 @@ async fn a_state_that_a_dead_process_left_is_waited_for_and_then_told() {
     }
     // What never ends is reported as such, after a bounded wait.
     plane.runner.set_state(&one.id, State::Pausing, None);
-    plane.crash().await;
+    plane
+        .crash_with(|config| config.change_wait = Duration::from_secs(1))
+        .await;
     let busy = plane.control.stop_sandbox(&plane.root, "agent", None).await;
     let busy = busy.unwrap_err();
     assert_eq!(

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub const DEADLINE: Duration = Duration::from_secs(30);
+/// After which a test gives up. Far longer than anything here takes, also on a machine that is busy.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub struct Plane {
     pub control: Control,
@@ -32,7 +33,10 @@ pub struct Plane {
 pub fn quick() -> ControlConfig {
     ControlConfig {
         snapshot_grace: Duration::ZERO,
-        change_wait: Duration::from_secs(2),
+        // Whoever waits for a change gets what came of it; tests of waiting in vain have a wait of their own.
+        change_wait: DEADLINE,
+        events_wait: DEADLINE,
+        guest_patience: DEADLINE,
         meter_every: Duration::from_millis(20),
         lifecycle_every: Duration::from_millis(20),
         reconcile_every: Duration::from_millis(50),
@@ -226,6 +230,7 @@ impl Plane {
     /// Changes the database behind the control plane's back.
     pub fn sql(&self, statements: &str) {
         let raw = rusqlite::Connection::open(self.database()).unwrap();
+        raw.busy_timeout(DEADLINE).unwrap();
         raw.execute_batch(statements).unwrap();
     }
 
@@ -258,11 +263,15 @@ async fn build(
     runner: &Arc<MemoryRunner>,
     clock: &Arc<ManualClock>,
 ) -> (Control, Arc<dyn Store>) {
-    let store = cove_store::open_sqlite(&folder.path().join("store.db"))
-        .await
-        .unwrap();
+    let store = open_store(&folder.path().join("store.db")).await;
     let control = Control::new(config.clone(), store.clone(), runner.clone(), clock.clone());
     (control, store)
+}
+
+/// A database that a slow disk keeps nobody from.
+pub async fn open_store(path: &std::path::Path) -> Arc<dyn Store> {
+    let opened = cove_store::open_sqlite_within(path, DEADLINE).await;
+    opened.unwrap()
 }
 
 /// Asks until there is an answer.
