@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cove_model::{HostId, OrgId, SandboxId, SandboxSpec, State};
 use cove_store::{
@@ -38,6 +39,12 @@ fn main() {
     }
     check();
     println!("test {NAME} ... ok");
+}
+
+/// A slow disk refuses nobody here.
+async fn open(path: &Path) -> Arc<dyn Store> {
+    let opened = cove_store::open_sqlite_within(path, Duration::from_secs(120)).await;
+    opened.unwrap()
 }
 
 fn org() -> OrgId {
@@ -74,7 +81,7 @@ fn record() -> SandboxRecord {
 /// Creates rows as fast as it can and says each one's id only after the store said it is kept.
 #[tokio::main]
 async fn write(path: &Path) {
-    let store = cove_store::open_sqlite(path).await.unwrap();
+    let store = open(path).await;
     let writers = (0..WRITERS).map(|_| {
         let store = Arc::clone(&store);
         tokio::spawn(async move {
@@ -98,7 +105,7 @@ async fn write(path: &Path) {
 async fn check() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = folder.path().join("store.db");
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open(&path).await;
     let organisation = Organisation {
         id: org(),
         name: "default".into(),
@@ -134,7 +141,7 @@ async fn check() {
                 .map_while(Result::ok)
                 .filter_map(|line| line.parse().ok()),
         );
-        let store = cove_store::open_sqlite(&path).await.unwrap();
+        let store = open(&path).await;
         for id in &acknowledged {
             let found = store.any_sandbox(id).await.unwrap();
             assert!(

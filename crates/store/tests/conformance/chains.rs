@@ -8,7 +8,7 @@ use cove_store::{ChainBreak, ChainCheck, NewEvent, Store};
 use rusqlite::Connection;
 use std::sync::Arc;
 
-use crate::rows::{append, at, audit, org};
+use crate::rows::{append, at, audit, open_sqlite, org};
 
 async fn verify(store: &Arc<dyn Store>, org: &OrgId) -> Result<(), ChainBreak> {
     let head = store.audit_head(org).await.unwrap().unwrap();
@@ -27,7 +27,7 @@ async fn verify(store: &Arc<dyn Store>, org: &OrgId) -> Result<(), ChainBreak> {
 async fn attacked(sql: &str) -> Result<(), ChainBreak> {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = folder.path().join("store.db");
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     append(&store, "ours", (0..10).map(|n| audit(&ours, n)).collect()).await;
     append(
@@ -157,11 +157,11 @@ fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
 async fn a_database_from_before_keeps_its_records_events_and_cursors() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = folder.path().join("store.db");
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     drop(store);
     old_database(&path, &ours, &theirs);
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     let records = store.audit_after(&ours, 0, 10).await.unwrap();
     let kept: Vec<_> = records
         .iter()

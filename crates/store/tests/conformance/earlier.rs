@@ -9,7 +9,7 @@ use cove_store::{
 };
 
 use crate::cluster::Cluster;
-use crate::rows::{at, host};
+use crate::rows::{at, host, open, open_sqlite};
 
 /// The tables as that program made them.
 const TABLES: &str = include_str!("before_hosts.sql");
@@ -138,8 +138,8 @@ async fn an_sqlite_file_from_before_hosts_is_given_to_the_one_host() {
     raw.execute_batch(TABLES).unwrap();
     raw.execute_batch(&earlier.sql()).unwrap();
     drop(raw);
-    let store = cove_store::open_sqlite(&path).await.unwrap();
-    let reopened = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
+    let reopened = open_sqlite(&path).await;
     earlier.is_brought_up_to_date(store, reopened).await;
 }
 
@@ -150,7 +150,7 @@ async fn a_postgres_database_from_before_hosts_is_given_to_the_one_host() {
     let earlier = Earlier::new();
     cluster.run_sql("earlier", TABLES).await;
     cluster.run_sql("earlier", &earlier.sql()).await;
-    let store = cove_store::open(&address).await.unwrap();
-    let reopened = cove_store::open(&address).await.unwrap();
+    let store = open(&address).await;
+    let reopened = open(&address).await;
     earlier.is_brought_up_to_date(store, reopened).await;
 }

@@ -1,13 +1,39 @@
 //! Rows the cases start from.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cove_model::{HostId, KeyId, OrgId, Resources, SandboxId, SandboxSpec, State, Steady};
 use cove_store::{
     AuditJournal, AuditRecord, Desired, Holding, HostFacts, JournalEntry, Key, Moment,
-    Organisation, Quota, SandboxRecord, Scope, Store,
+    Organisation, Quota, SandboxRecord, Scope, Store, StoreError,
 };
 use time::OffsetDateTime;
+
+/// After which a test gives up. Far longer than anything here takes, also on a machine that is busy.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// An SQLite file that a slow disk keeps nobody from.
+pub async fn open_sqlite(path: &Path) -> Arc<dyn Store> {
+    let opened = cove_store::open_sqlite_within(path, DEADLINE).await;
+    opened.unwrap()
+}
+
+/// A database that may be busy with others: who finds it so tries again, as a server does.
+pub async fn try_open(address: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match cove_store::open(address).await {
+            Err(StoreError::Unavailable(_)) if Instant::now() < deadline => {}
+            opened => return opened,
+        }
+    }
+}
+
+pub async fn open(address: &str) -> Arc<dyn Store> {
+    try_open(address).await.unwrap()
+}
 
 /// Second `s` of the cases' own time.
 pub fn at(s: i64) -> OffsetDateTime {

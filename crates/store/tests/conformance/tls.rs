@@ -3,6 +3,7 @@
 use cove_store::StoreError;
 
 use crate::cluster::{Cluster, Identity};
+use crate::rows::try_open;
 
 struct Certificate {
     pem: String,
@@ -47,7 +48,7 @@ async fn the_address_says_how_far_the_server_is_trusted() {
             right.replace('/', "%2F")
         ),
     ] {
-        let store = cove_store::open(&address("localhost", &query)).await;
+        let store = try_open(&address("localhost", &query)).await;
         let store = store.unwrap_or_else(|error| panic!("{query}: {error}"));
         store.put_setting("a", &query).await.unwrap();
         assert_eq!(store.setting("a").await.unwrap(), Some(query));
@@ -66,7 +67,7 @@ async fn the_address_says_how_far_the_server_is_trusted() {
             format!("sslmode=verify-full&sslrootcert={right}"),
         ),
     ] {
-        let refused = cove_store::open(&address(host, &query)).await.err();
+        let refused = try_open(&address(host, &query)).await.err();
         assert!(
             matches!(refused, Some(StoreError::Refused(_))),
             "{host} {query}: {refused:?}"

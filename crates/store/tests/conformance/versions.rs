@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cove_store::{Store, StoreError};
 
 use crate::cluster::Cluster;
-use crate::rows::org;
+use crate::rows::{open, open_sqlite, org, try_open};
 
 /// What the next release may add to every table.
 const COLUMN: &str = "of_the_next TEXT NOT NULL DEFAULT 'next'";
@@ -74,11 +74,11 @@ async fn is_refused(opened: Result<Arc<dyn Store>, StoreError>) {
 async fn an_sqlite_file_that_a_newer_program_contracted_is_refused_and_kept() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = folder.path().join("store.db");
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     store.put_setting("a", "b").await.unwrap();
     drop(store);
     expand_sqlite(&path);
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     assert_eq!(store.setting("a").await.unwrap().as_deref(), Some("b"));
     drop(store);
     let raw = rusqlite::Connection::open(&path).unwrap();
@@ -87,7 +87,7 @@ async fn an_sqlite_file_that_a_newer_program_contracted_is_refused_and_kept() {
     // The program that knows the version finds it as it was.
     let back = "UPDATE schema_version SET version = version - 2, compatible_from = version - 2";
     raw.execute(back, []).unwrap();
-    let store = cove_store::open_sqlite(&path).await.unwrap();
+    let store = open_sqlite(&path).await;
     assert_eq!(store.setting("a").await.unwrap().as_deref(), Some("b"));
 }
 
@@ -95,7 +95,7 @@ async fn an_sqlite_file_that_a_newer_program_contracted_is_refused_and_kept() {
 async fn a_program_that_runs_goes_on_while_postgres_is_expanded_and_reports_a_contraction() {
     let cluster = Cluster::start();
     let address = cluster.database("expanded").await;
-    let store = cove_store::open(&address).await.unwrap();
+    let store = open(&address).await;
     let ours = org(&store, "before").await;
     // Statements are prepared by now, on connections that stay.
     store.put_setting("a", "b").await.unwrap();
@@ -107,10 +107,10 @@ async fn a_program_that_runs_goes_on_while_postgres_is_expanded_and_reports_a_co
     assert!(store.organisation(&ours).await.unwrap().is_some());
     org(&store, "after").await;
     // It starts again beside the newer one.
-    let again = cove_store::open(&address).await.unwrap();
+    let again = open(&address).await;
     assert_eq!(again.setting("a").await.unwrap().as_deref(), Some("c"));
     cluster.run_sql("expanded", CONTRACTED).await;
-    is_refused(cove_store::open(&address).await).await;
+    is_refused(try_open(&address).await).await;
     // One that still runs is no longer ready.
     let told = store.check().await.unwrap_err();
     assert!(matches!(told, StoreError::Newer { .. }), "{told}");
@@ -121,18 +121,7 @@ async fn migrations_of_postgres_do_not_race() {
     let cluster = Cluster::start();
     let address = cluster.database("versions").await;
     // On a busy machine one may give up while another migrates; a server tries again, too.
-    let open = || async {
-        loop {
-            match cove_store::open(&address).await {
-                Err(StoreError::Unavailable(_)) => {}
-                opened => break opened.unwrap(),
-            }
-        }
-    };
-    let opened = async { tokio::join!(open(), open(), open()) };
-    let (one, two, three) = tokio::time::timeout(std::time::Duration::from_secs(120), opened)
-        .await
-        .unwrap();
+    let (one, two, three) = tokio::join!(open(&address), open(&address), open(&address));
     let stores: [Arc<dyn Store>; 3] = [one, two, three];
     stores[0].put_setting("a", "b").await.unwrap();
     assert_eq!(stores[2].setting("a").await.unwrap().as_deref(), Some("b"));
