@@ -17,6 +17,9 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Between two pieces of an upload.
     pub upload_idle: Duration,
+    /// How long the rest of a body that nobody needs is read before the answer, so that its connection can be used
+    /// again; a tenth of it for each piece.
+    pub unread_wait: Duration,
     /// How long a client may leave an answer unread before its connection is closed. What it does not read
     /// is held in memory.
     pub write_stall: Duration,
@@ -84,6 +87,7 @@ impl Default for ServerConfig {
             keep_alive: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
             upload_idle: Duration::from_secs(60),
+            unread_wait: Duration::from_secs(2),
             write_stall: Duration::from_secs(60),
             shutdown_grace: Duration::from_secs(10),
             tls: None,

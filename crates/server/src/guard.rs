@@ -82,7 +82,8 @@ pub async fn around(State(app): State<App>, mut request: Request, next: Next) ->
         response = told_response(response, told, &id, &method);
     }
     if let Some(unread) = unread {
-        unread.discard(&mut response).await;
+        let wait = app.config.unread_wait;
+        unread.discard(&mut response, wait).await;
     }
     let value = HeaderValue::from_str(&id).expect("ids are letters and digits");
     response.headers_mut().insert(REQUEST_ID, value);

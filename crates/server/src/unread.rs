@@ -17,10 +17,10 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-/// How much is read before the answer, for how long, and how long the next piece is waited for.
+/// How much is read before the answer.
 const DISCARD_MAX: usize = 4 * 1024 * 1024;
-const DISCARD_TIME: Duration = Duration::from_secs(2);
-const DISCARD_QUIET: Duration = Duration::from_millis(200);
+/// The part of the time for all of it that the next piece is waited for.
+const QUIET_PART: u32 = 10;
 
 type Slot = Arc<Mutex<Option<Body>>>;
 
@@ -58,21 +58,21 @@ impl Unread {
     }
 
     /// Reads the rest within limits. Where there is more, the answer says that the connection ends with it.
-    pub async fn discard(self, answer: &mut Response) {
+    pub async fn discard(self, answer: &mut Response, wait: Duration) {
         let returned = self.slot.lock().take();
         let Some(body) = returned else { return };
-        if (self.waits_to_send || !read_to_the_end(body).await) && self.closable {
+        if (self.waits_to_send || !read_to_the_end(body, wait).await) && self.closable {
             let close = HeaderValue::from_static("close");
             answer.headers_mut().insert(header::CONNECTION, close);
         }
     }
 }
 
-async fn read_to_the_end(mut body: Body) -> bool {
+async fn read_to_the_end(mut body: Body, wait: Duration) -> bool {
     let read = async {
         let mut left = DISCARD_MAX;
         loop {
-            match timeout(DISCARD_QUIET, body.frame()).await {
+            match timeout(wait / QUIET_PART, body.frame()).await {
                 Ok(None) => return true,
                 Ok(Some(Ok(frame))) => {
                     let length = frame.data_ref().map_or(0, Bytes::len);
@@ -85,7 +85,7 @@ async fn read_to_the_end(mut body: Body) -> bool {
             }
         }
     };
-    timeout(DISCARD_TIME, read).await.unwrap_or(false)
+    timeout(wait, read).await.unwrap_or(false)
 }
 
 impl HttpBody for Lent {

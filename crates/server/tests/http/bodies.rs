@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use cove_api::sandbox::{CreateSandbox, ListSandboxes, PatchSandbox, State, StopSandbox};
 use cove_client::Outgoing;
+use cove_control::ControlConfig;
+use cove_server::ServerConfig;
 use http::{HeaderName, Method, header};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::harness::{Server, refused, shell};
+use super::harness::{DEADLINE, Server, refused, shell};
 use super::previews::read_head;
 use super::walk::error_of;
 
@@ -291,7 +293,12 @@ async fn a_host_without_room_says_what_is_short_and_when_to_come_back() {
 /// Python's clients send the headers and the body apart, and use the connection again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_of_use_after_a_refusal_that_came_before_the_body() {
-    let server = Server::bare().await;
+    // However late the body comes on a busy machine.
+    let config = ServerConfig {
+        unread_wait: 10 * DEADLINE,
+        ..ServerConfig::default()
+    };
+    let server = Server::start(config, ControlConfig::default(), false).await;
     for path in ["/v1/sandboxes", "/v1/nowhere", "/daytona/secret"] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         for _ in 0..3 {
@@ -315,6 +322,7 @@ async fn a_connection_is_of_use_after_a_refusal_that_came_before_the_body() {
         }
     }
     // A body that does not come is not waited for, and the answer says that the connection ends.
+    let server = Server::bare().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Far above what anything here needs, also on a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub struct Server {
     pub address: SocketAddr,
@@ -54,7 +54,7 @@ impl Server {
             .prefix("cove-http-")
             .tempdir_in("/var/tmp")
             .expect("a directory");
-        let store = cove_store::open_sqlite(&dir.path().join("test.db"))
+        let store = cove_store::open_sqlite_within(&dir.path().join("test.db"), DEADLINE)
             .await
             .expect("the database opens");
         let clock = Arc::new(SystemClock);
@@ -175,6 +175,14 @@ impl Server {
         self.shutdown.cancel();
     }
 
+    /// Waits until somebody new is answered: where connections have little time, one may be cut before it has asked.
+    pub async fn answers(&self) {
+        let started = Instant::now();
+        while let Err(error) = self.client.health().await {
+            assert!(started.elapsed() < DEADLINE, "{error:?}");
+        }
+    }
+
     /// Until the server has ended by itself.
     pub async fn ended(&mut self) {
         let served = self.served.take().expect("waited for once");
@@ -241,7 +249,7 @@ impl GuestProcess {
         let started = Instant::now();
         while !socket.exists() {
             assert!(started.elapsed() < DEADLINE, "the guest does not listen");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
         Self { child, socket }
     }

@@ -2,8 +2,6 @@
 //! a refused request changed nothing. Nothing is inside these sandboxes: random commands must not run
 //! on the machine of the tests.
 
-use std::time::Duration;
-
 use cove_api::route::{ROUTES, Verb};
 use cove_api::sandbox::ListSandboxes;
 use cove_client::Outgoing;
@@ -13,13 +11,10 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::harness::Server;
+use super::harness::{DEADLINE, Server};
 
 /// Requests tried against each route.
 const TRIES: usize = 24;
-/// Any one answer, streams not counted; far above what is needed.
-const ANSWER: Duration = Duration::from_secs(30);
-
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -212,7 +207,8 @@ async fn one(server: &Server, verb: Verb, target: &str, attack: &Attack) {
     headers.retain(|(_, value)| HeaderValue::from_str(value).is_ok());
     let method = verb.as_str().parse().unwrap();
     let sent = server.client.send(method, target, &headers, body);
-    let response = tokio::time::timeout(ANSWER, sent)
+    // Any one answer, streams not counted.
+    let response = tokio::time::timeout(DEADLINE, sent)
         .await
         .unwrap_or_else(|_| panic!("{verb:?} {target} hangs: {attack:?}"));
     let Ok(response) = response else {

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::harness::{DEADLINE, Server, refused};
+use super::previews::closed_port;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_connections_go_inside_at_once_and_each_direction_ends_by_itself() {
@@ -52,9 +53,7 @@ async fn many_connections_go_inside_at_once_and_each_direction_ends_by_itself() 
 async fn a_connection_that_cannot_be_made_is_refused_before_the_switch() {
     let server = Server::with_guest().await;
     server.sandbox("box").await;
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let (_closed, port) = closed_port();
     let (status, detail) = refused(server.client.connect_port("box", port).await);
     assert_eq!((status, detail.code), (502, ErrorCode::PortClosed));
     let (status, _) = refused(server.client.connect_port("nobody", port).await);

@@ -35,10 +35,38 @@ fn post(server: &Server, token: &str, path: &str, length: usize, begun: &str) ->
     stream
 }
 
+/// What comes up to some words, or up to the end however the server ends it.
+fn read_until(mut stream: TcpStream, words: &str) -> String {
+    let mut all = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let said = String::from_utf8_lossy(&all).into_owned();
+        if said.contains(words) {
+            return said;
+        }
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => return said,
+            Ok(count) => all.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
+}
+
+/// A server that gives up neither what comes slowly nor what nobody reads: here it is held for as long as the test goes.
+async fn patient() -> Server {
+    let ages = Duration::from_secs(3600);
+    let config = ServerConfig {
+        body_timeout: ages,
+        upload_idle: ages,
+        write_stall: ages,
+        ..ServerConfig::default()
+    };
+    Server::start(config, ControlConfig::default(), true).await
 }
 
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -51,7 +79,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_nobody_reads_are_paid_for_by_who_asked() {
-    let server = Server::with_guest().await;
+    let server = patient().await;
     let (greedy, greedy_client) = server.tenant("greedy").await;
     let (_, other) = server.tenant("other").await;
     server.sandbox_of(&greedy_client, "mine").await;
@@ -95,7 +123,7 @@ async fn answers_that_nobody_reads_are_paid_for_by_who_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_bodies_hold_up_nobody_but_their_sender() {
-    let server = Server::with_guest().await;
+    let server = patient().await;
     let (slow, slow_client) = server.tenant("slow").await;
     let (_, other) = server.tenant("other").await;
     server.sandbox_of(&slow_client, "mine").await;
@@ -122,7 +150,7 @@ async fn slow_bodies_hold_up_nobody_but_their_sender() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_its_share_a_key_is_told_so_and_when_to_come_back() {
-    let server = Server::with_guest().await;
+    let server = patient().await;
     let (token, client) = server.tenant("greedy").await;
     server.sandbox_of(&client, "mine").await;
     let path = "/v1/sandboxes/mine/exec";
@@ -144,9 +172,7 @@ async fn beyond_its_share_a_key_is_told_so_and_when_to_come_back() {
     let pump = std::thread::spawn(move || {
         // The server may stop reading at any byte: it has answered then.
         let _ = beyond.write_all(begun.as_bytes());
-        let mut answer = [0; 1024];
-        let count = beyond.read(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer[..count]).into_owned()
+        read_until(beyond, "limit_reached")
     });
     let answer = tokio::task::spawn_blocking(|| pump.join().unwrap())
         .await
@@ -180,12 +206,7 @@ async fn a_body_is_waited_for_only_where_it_could_be_of_use() {
         (&reader, "/v1/sandboxes", "403"),
     ] {
         let stream = post(&server, token, path, 100, "{");
-        let answer = tokio::task::spawn_blocking(move || {
-            let mut stream = stream;
-            let mut answer = [0; 512];
-            let count = stream.read(&mut answer).unwrap();
-            String::from_utf8_lossy(&answer[..count]).into_owned()
-        });
+        let answer = tokio::task::spawn_blocking(move || read_until(stream, "\r\n"));
         let answer = answer.await.unwrap();
         let expected = format!("HTTP/1.1 {status}");
         assert!(answer.starts_with(&expected), "{path}: {answer}");

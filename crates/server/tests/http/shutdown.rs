@@ -9,9 +9,18 @@ use tokio::time::timeout;
 
 use super::harness::{DEADLINE, Server, shell};
 
+/// What ends by itself has as long as it needs.
+async fn patient() -> Server {
+    let config = ServerConfig {
+        shutdown_grace: DEADLINE,
+        ..ServerConfig::default()
+    };
+    Server::start(config, ControlConfig::default(), true).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_followed_command_is_told_to_be_followed_again() {
-    let mut server = Server::with_guest().await;
+    let mut server = patient().await;
     server.sandbox("box").await;
     let start = StartProcess {
         command: Some("echo on; sleep 1000".into()),
@@ -46,7 +55,7 @@ async fn a_followed_command_is_told_to_be_followed_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_under_way_gets_its_answer() {
-    let mut server = Server::with_guest().await;
+    let mut server = patient().await;
     server.sandbox("box").await;
     let client = server.client.clone();
     let mut lines = client

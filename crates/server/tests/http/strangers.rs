@@ -42,8 +42,12 @@ async fn is_open(stream: &mut TcpStream) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_does_not_take_every_place() {
+    // Nothing but the share of their address ends a connection here.
+    let ages = Duration::from_secs(3600);
     let config = ServerConfig {
         connections_max: 64,
+        header_timeout: ages,
+        keep_alive: ages,
         ..ServerConfig::default()
     };
     let share = cove_server::connection_sharing(64).most();
@@ -55,17 +59,25 @@ async fn one_address_does_not_take_every_place() {
         }
         server.client.health().await.unwrap();
     }
-    let mut open = 0;
-    for stream in held.iter_mut().take(80) {
-        open += usize::from(is_open(stream).await);
+    // Those that lost their places are closed a moment later.
+    let started = std::time::Instant::now();
+    loop {
+        let mut open = 0;
+        for stream in held.iter_mut().take(80) {
+            open += usize::from(is_open(stream).await);
+        }
+        if open <= share {
+            break;
+        }
+        let late = started.elapsed() >= DEADLINE;
+        assert!(!late, "{open} of one address are open");
     }
-    assert!(open <= share, "{open} of one address are open");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_that_drip_are_cut_and_do_not_keep_others_waiting() {
     let config = ServerConfig {
-        header_timeout: Duration::from_millis(400),
+        header_timeout: Duration::from_secs(2),
         ..ServerConfig::default()
     };
     let server = Server::start(config, ControlConfig::default(), false).await;
@@ -85,11 +97,11 @@ async fn heads_that_drip_are_cut_and_do_not_keep_others_waiting() {
             }
         });
     }
-    server.client.health().await.unwrap();
+    server.answers().await;
     while let Some(drip) = drips.join_next().await {
         drip.unwrap();
     }
-    server.client.health().await.unwrap();
+    server.answers().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,8 +140,8 @@ async fn second(server: &Server) -> (Sender, tokio::task::JoinHandle<()>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_http2_connection_that_only_pings_ends() {
     let config = ServerConfig {
-        header_timeout: Duration::from_millis(300),
-        keep_alive: Duration::from_millis(600),
+        header_timeout: Duration::from_secs(3),
+        keep_alive: Duration::from_secs(5),
         ..ServerConfig::default()
     };
     let server = Server::start(config, ControlConfig::default(), false).await;
@@ -144,7 +156,7 @@ async fn an_http2_connection_that_only_pings_ends() {
     // One that never asked anything ends too.
     let (_sender, connection) = second(&server).await;
     assert!(timeout(DEADLINE, connection).await.is_ok());
-    server.client.health().await.unwrap();
+    server.answers().await;
 }
 
 /// A frame of HTTP/2.
@@ -187,21 +199,25 @@ async fn requests_taken_back_as_fast_as_they_come_end_their_connection() {
         ("authorization", &key),
         ("content-type", "application/json"),
     ]);
-    // Taken back at once, and after the handler waits for the body.
-    for pause in [Duration::ZERO, Duration::from_millis(5)] {
+    // Taken back at once, and after the handler waits for the body: several together then, because so many have to be
+    // taken back within some seconds, however slow the machine is.
+    for (pause, at_once) in [(Duration::ZERO, 1), (Duration::from_millis(5), 10)] {
         let mut stream = from(2, server.address).await.unwrap();
         let mut first = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         first.extend(frame(SETTINGS, 0, 0, &[]));
         stream.write_all(&first).await.unwrap();
         let (mut reading, mut writing) = stream.into_split();
         let resetting = async {
-            for number in (1..).step_by(2) {
-                let asked = frame(HEADERS, END_HEADERS, number, &block);
+            for round in 0.. {
+                let numbers = (round * at_once..(round + 1) * at_once).map(|one| 2 * one + 1);
+                let ask = |number| frame(HEADERS, END_HEADERS, number, &block);
+                let asked: Vec<u8> = numbers.clone().flat_map(ask).collect();
                 if writing.write_all(&asked).await.is_err() {
                     return;
                 }
                 tokio::time::sleep(pause).await;
-                let reset = frame(RESET, 0, number, &CANCEL);
+                let take_back = |number| frame(RESET, 0, number, &CANCEL);
+                let reset: Vec<u8> = numbers.flat_map(take_back).collect();
                 if writing.write_all(&reset).await.is_err() {
                     return;
                 }

@@ -28,6 +28,7 @@ impl Settings {
             previews: None,
             ssh: None,
             log_losses: None,
+            ..ServerConfig::default()
         }
     }
 
