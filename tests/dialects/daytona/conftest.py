@@ -158,7 +158,7 @@ def ask(key: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         request.add_header("Content-Type", "application/json")
         data = json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(request, data, timeout=60) as answer:
+        with urllib.request.urlopen(request, data, timeout=300) as answer:
             body = answer.read()
             is_json = answer.headers.get("Content-Type", "").startswith("application/json")
             return answer.status, json.loads(body) if is_json else body

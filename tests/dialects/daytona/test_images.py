@@ -58,7 +58,7 @@ def test_many_sandboxes_share_one_build(client: Daytona) -> None:
     params = CreateSandboxFromImageParams(image=image, resources=Resources(cpu=1, memory=1))
 
     def make() -> None:
-        box = client.create(params, timeout=300)
+        box = client.create(params, timeout=900)
         made.append(box.process.exec("cat /opt/built").result)
         box.delete()
 
@@ -151,7 +151,7 @@ def test_an_entrypoint_runs_from_each_start_on(client: Daytona) -> None:
         async def follow() -> None:
             following = asyncio.ensure_future(box.process.get_entrypoint_logs_async(out.append, err.append))
             await asyncio.to_thread(box.process.exec, "touch /tmp/stop")
-            await asyncio.wait_for(following, 60)
+            await asyncio.wait_for(following, 300)
 
         asyncio.run(follow())
         logs = box.process.get_entrypoint_logs()

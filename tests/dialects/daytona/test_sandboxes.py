@@ -181,7 +181,7 @@ def test_ports_are_visited_by_links(bystander: Sandbox) -> None:
         port = host.rsplit(":", 1)[1]
         path = url.split(host, 1)[1]
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host, **headers})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return bytes(answer.read())
 
     link = box.get_preview_link(8000)
@@ -203,7 +203,7 @@ def test_ports_are_visited_by_links(bystander: Sandbox) -> None:
 def test_states_are_told_as_they_change(client: Daytona, bystander: Sandbox) -> None:
     told: queue.Queue[str] = queue.Queue()
     dispatcher = client._event_dispatcher
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not dispatcher._connected:
         assert time.monotonic() < deadline, "the SDK did not connect to the events"
         dispatcher.ensure_connected()
@@ -213,7 +213,7 @@ def test_states_are_told_as_they_change(client: Daytona, bystander: Sandbox) -> 
     )
     try:
         bystander.stop()
-        while told.get(timeout=60) != "stopped":
+        while told.get(timeout=300) != "stopped":
             pass
     finally:
         end()

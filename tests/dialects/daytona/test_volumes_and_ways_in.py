@@ -70,7 +70,7 @@ def log_in(command: str, inside: str) -> subprocess.CompletedProcess[str]:
         "-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes",
         "-o", "LogLevel=ERROR", "-o", "IdentityFile=none", "-o", "IdentityAgent=none",
     ]
-    return subprocess.run([ssh, *options, *rest, inside], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([ssh, *options, *rest, inside], capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_token_logs_in_over_ssh_until_it_is_revoked(client: Daytona, bystander: Sandbox) -> None:
@@ -99,7 +99,7 @@ def test_a_token_logs_in_over_ssh_until_it_is_revoked(client: Daytona, bystander
 
 def fetch(url: str, data: bytes | None = None) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=300) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

@@ -14,7 +14,7 @@ const e2b = await load("e2b");
 const code = await load("@e2b/code-interpreter");
 const { Sandbox } = e2b;
 
-const DEADLINE_MS = 60_000;
+const DEADLINE_MS = 300_000;
 const works = new Map();
 const refused = new Map();
 const checks = [];

@@ -4,7 +4,7 @@ import inspect
 import time
 import traceback
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 
 
 class Registry:
