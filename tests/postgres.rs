@@ -19,7 +19,7 @@ bin=$(echo /usr/lib/postgresql/*/bin)
 data=/var/lib/postgresql/data
 test -e $data/PG_VERSION || $bin/initdb --auth=trust --no-instructions -D $data > /dev/null
 rm -f $data/postmaster.pid
-$bin/pg_ctl -D $data -w -t 60 -l /tmp/postgres.log start \
+$bin/pg_ctl -D $data -w -t 600 -l /tmp/postgres.log start \
   -o "-c listen_addresses= -c unix_socket_directories=/tmp -c shared_buffers=16MB -c checkpoint_timeout=30s" > /dev/null \
   || { cat /tmp/postgres.log; exit 1; }
 "#;

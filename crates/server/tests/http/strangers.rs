@@ -201,14 +201,14 @@ async fn requests_taken_back_as_fast_as_they_come_end_their_connection() {
     ]);
     // Taken back at once, and after the handler waits for the body: several together then, because so many have to be
     // taken back within some seconds, however slow the machine is.
-    for (pause, at_once) in [(Duration::ZERO, 1), (Duration::from_millis(5), 10)] {
+    for (pause, at_once) in [(Duration::ZERO, 1_u32), (Duration::from_millis(5), 10)] {
         let mut stream = from(2, server.address).await.unwrap();
         let mut first = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         first.extend(frame(SETTINGS, 0, 0, &[]));
         stream.write_all(&first).await.unwrap();
         let (mut reading, mut writing) = stream.into_split();
         let resetting = async {
-            for round in 0.. {
+            for round in 0_u32.. {
                 let numbers = (round * at_once..(round + 1) * at_once).map(|one| 2 * one + 1);
                 let ask = |number| frame(HEADERS, END_HEADERS, number, &block);
                 let asked: Vec<u8> = numbers.clone().flat_map(ask).collect();
