@@ -276,7 +276,9 @@ async fn a_pause_that_fails_is_not_tried_again_at_once() {
         plane.clock.advance(Duration::from_secs(30));
         rounds(6).await;
     }
-    assert_eq!(plane.runner.count(Call::Pause, Some(&one.id)), 1);
+    let tried = || plane.runner.count(Call::Pause, Some(&one.id));
+    wait(|| async { (tried() > 0).then_some(()) }).await;
+    assert_eq!(tried(), 1);
     assert_eq!(state(&plane, "agent").await, State::Running);
 }
 
