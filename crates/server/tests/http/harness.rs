@@ -1,7 +1,7 @@
 //! A server on a free port, its key, and a client of it. Ends with the test.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -219,6 +219,21 @@ impl Drop for Server {
     }
 }
 
+/// Written by another process: a child that another test forks has what this one has open until it runs its own
+/// program, and the kernel runs no program that somebody may still write to.
+fn write_program(path: &Path, bytes: &[u8]) {
+    let mut child = Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("sh is installed");
+    let mut input = child.stdin.take().expect("it is piped");
+    input.write_all(bytes).expect("it reads");
+    drop(input);
+    assert!(child.wait().expect("it ends").success());
+}
+
 /// The guest program, on a socket in the test's own directory.
 struct GuestProcess {
     child: Child,
@@ -228,9 +243,7 @@ struct GuestProcess {
 impl GuestProcess {
     fn start(dir: &Path) -> Self {
         let program = dir.join("guest");
-        std::fs::write(&program, cove_embedded::GUEST).expect("the program can be written");
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
-            .expect("and run");
+        write_program(&program, cove_embedded::GUEST);
         let files = dir.join("guest-files");
         std::fs::create_dir(&files).expect("a directory");
         // With an empty home of its own: login shells must not run what this machine's root has in its profile.
@@ -247,7 +260,8 @@ impl GuestProcess {
             .expect("the guest starts");
         let socket = files.join("sock");
         let started = Instant::now();
-        while !socket.exists() {
+        // The file is there a moment before anybody listens.
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(started.elapsed() < DEADLINE, "the guest does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
