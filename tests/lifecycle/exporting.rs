@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use crate::PROGRAM;
 
 /// Any one transfer of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const HEAD: usize = 18;
 
 async fn export(world: &World, id: &SnapshotId) -> Vec<u8> {

@@ -105,7 +105,7 @@ async fn a_service_comes_back_after_a_stop_a_fork_and_a_rollback() {
     says(&guest, "token one\n").await;
     let taken = snapshot(&world, &id, false).await;
 
-    client.stop(&id, 10_000).await.unwrap();
+    client.stop(&id, 120_000).await.unwrap();
     client.start(&id).await.unwrap();
     comes_back(&guest, "two").await;
     says(&guest, "token one\ntoken two\n").await;

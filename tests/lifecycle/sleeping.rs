@@ -14,7 +14,7 @@ use cove_tests::engine_host::{World, eventually, output, shell, small_spec};
 use crate::PROGRAM;
 
 /// Longer than a capture waits for transfers to end.
-const TRANSFER_LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
+const TRANSFER_LIMIT: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Counts in memory, and appends every count to a file.
 const COUNTER: &str = "n=0; while :; do n=$((n+1)); echo $n >> /root/log; sleep 0.01; done";

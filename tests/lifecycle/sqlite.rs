@@ -45,11 +45,7 @@ async fn sqlite_under_load_is_whole_in_each_of_a_hundred_snapshots() {
         .add_image(ImageSource::Debian, ImageOwner::Operator)
         .await
         .unwrap();
-    let job = eventually("the default image is there", || async {
-        let job = client.image_job(&job.id).await.unwrap();
-        (job.state != JobState::Running).then_some(job)
-    })
-    .await;
+    let job = world.job_end(&job.id).await;
     assert_eq!(job.state, JobState::Done, "{job:?}");
     let mut spec = small_spec();
     spec.image = "debian".into();

@@ -26,11 +26,13 @@ pub use inside::{exec, output, process_id, shell, succeed};
 pub use traces::Traces;
 
 /// How long an engine may take to open, adopt and sweep.
-const READY_DEADLINE: Duration = Duration::from_secs(90);
+const READY_DEADLINE: Duration = Duration::from_secs(300);
 /// How long an engine may take to delete everything and end.
-const END_DEADLINE: Duration = Duration::from_secs(60);
+const END_DEADLINE: Duration = Duration::from_secs(300);
 /// How long anything that is waited for may take to come true.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// How long an image job may take; the default image may have to be bootstrapped from a mirror first.
+const IMAGE_DEADLINE: Duration = Duration::from_secs(900);
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 /// Lines of the engine's log shown when a test fails.
 const LOG_LINES: usize = 60;
@@ -303,7 +305,7 @@ impl World {
 
     pub async fn job_end(&self, id: &str) -> ImageJob {
         let client = self.client();
-        eventually("the image job ends", || async {
+        within(IMAGE_DEADLINE, "the image job ends", || async {
             let job = client.image_job(id).await.expect("the job is known");
             (job.state != JobState::Running).then_some(job)
         })
@@ -451,6 +453,7 @@ pub fn guest(client: &Client, id: &SandboxId) -> Guest {
         client: client.clone(),
         id: id.clone(),
     }))
+    .within(PATIENCE)
 }
 
 /// Of the tier that the suite runs over (`COVE_TIER`).
@@ -469,18 +472,23 @@ pub fn small_spec() -> SandboxSpec {
 }
 
 /// Asks again until there is an answer, for at most [`PATIENCE`].
-pub async fn eventually<T, F: Future<Output = Option<T>>>(
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
+    within(PATIENCE, what, ask).await
+}
+
+async fn within<T, F: Future<Output = Option<T>>>(
+    patience: Duration,
     what: &str,
     mut ask: impl FnMut() -> F,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
         assert!(
             Instant::now() < deadline,
-            "did not happen within {PATIENCE:?}: {what}"
+            "did not happen within {patience:?}: {what}"
         );
         tokio::time::sleep(POLL_PAUSE).await;
     }

@@ -27,10 +27,12 @@ use tokio::task::JoinHandle;
 /// Size of the sparse file behind a test's pool.
 const POOL_BYTES: u64 = 8 << 30;
 /// The default image may have to be bootstrapped from a mirror first.
-const IMAGE_DEADLINE: Duration = Duration::from_secs(600);
+const IMAGE_DEADLINE: Duration = Duration::from_secs(900);
 const POLL: Duration = Duration::from_millis(20);
 /// Any one command of a test; far above what even a busy machine needs.
-pub const COMMAND_DEADLINE: Duration = Duration::from_secs(90);
+pub const COMMAND_DEADLINE: Duration = Duration::from_secs(300);
+/// Any one answer of a guest, which has its own share of a busy machine.
+const GUEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs a shell script and returns what it prints; the test fails when the script does.
 pub fn sh(script: &str, dir: &Path) -> String {
@@ -171,6 +173,7 @@ impl Host {
             .await
             .expect("a sandbox is created");
         let guest = self.engine.guest(&id).expect("the sandbox is known");
+        let guest = guest.within(GUEST_DEADLINE);
         Sandbox {
             host: Arc::clone(self),
             guest,

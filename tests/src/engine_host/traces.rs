@@ -14,7 +14,7 @@ const CLAIMS: &str = "/run/cove/uids";
 const FIRST_RANGE: u32 = 0x7000;
 const BLOCK_RANGES: u32 = 256;
 /// How long killed processes may hold their group when cleaning up by hand.
-const EMPTY_DEADLINE: Duration = Duration::from_secs(10);
+const EMPTY_DEADLINE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Traces {
