@@ -57,26 +57,31 @@ async fn claims_and_groups_of_a_deleted_data_directory_are_free_for_the_next_eng
     // As an operator who throws an installation away does it.
     let traces = gone.traces();
     for mount in &traces.mounts {
-        rustix::mount::unmount(mount, rustix::mount::UnmountFlags::empty()).unwrap();
+        // Programs of the killed engine may hold it for a moment.
+        eventually("what was mounted can be unmounted", || async {
+            rustix::mount::unmount(mount, rustix::mount::UnmountFlags::empty()).ok()
+        })
+        .await;
     }
     fs::remove_dir_all(gone.setup.data_dir()).unwrap();
-    // Whoever claims next takes the lowest free block: that one, or one freed by another test.
+    // Whoever claims next takes the lowest free block: that one, or one freed by another test. The engine of another
+    // test may come first.
     let next = World::start(PROGRAM).await;
     let taken = next.traces().claims;
     assert_eq!(taken.len(), 1);
     let number = |path: &std::path::Path| -> u32 {
         path.file_name().unwrap().to_str().unwrap().parse().unwrap()
     };
+    let now = fs::read_to_string(&claims[0]).unwrap_or_default();
     assert!(
-        number(&taken[0]) <= number(&claims[0]),
+        number(&taken[0]) < number(&claims[0]) || now != text,
         "{taken:?} {claims:?}"
     );
-    if taken == claims {
-        assert_ne!(fs::read_to_string(&claims[0]).unwrap(), text);
-    }
-    // What it left in the cgroup tree is empty, and went with the sweep of the next engine.
-    let left = gone.traces();
-    assert!(left.parents.is_empty(), "{left:#?}");
+    // What it left in the cgroup tree is empty, and goes with the sweep of the next engine, whoever's that is.
+    eventually("its groups are gone", || async {
+        gone.traces().parents.is_empty().then_some(())
+    })
+    .await;
     next.finish();
     gone.abandon();
 }
