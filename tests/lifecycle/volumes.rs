@@ -433,8 +433,15 @@ async fn a_killed_engine_finds_volumes_and_their_users_again() {
     let mut world = World::start(PROGRAM).await;
     let data = volume(&world).await;
     let id = mounting(&world, vec![at(&data, "/data")]).await;
-    let writer = "n=0; while :; do n=$((n+1)); echo $n >> /data/log; done";
-    world.guest(&id).start(shell(writer)).await.unwrap();
+    // Slowly: the volume must not be full before the test is over.
+    let writer = "n=0; while :; do n=$((n+1)); echo $n >> /data/log; sleep 0.01; done";
+    let guest = world.guest(&id);
+    guest.start(shell(writer)).await.unwrap();
+    eventually("the first line is written", || async {
+        let written = exec(&guest, "test -s /data/log").await;
+        (written.exit.code == 0).then_some(())
+    })
+    .await;
     world.restart();
     let client = world.client();
     assert_eq!(client.get(&id).await.unwrap().state, State::Running);
