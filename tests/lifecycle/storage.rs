@@ -64,7 +64,8 @@ async fn creates_and_imports_stop_before_the_host_runs_full() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_from_the_disk_is_held_to_its_limit() {
-    const LIMIT_MB_S: u64 = 8;
+    // So low that nobody without a limit is that slow, also on a machine that has much else to do.
+    const LIMIT_MB_S: u64 = 2;
     const FILE_MB: u64 = 32;
     let world = World::start(PROGRAM).await;
     let report = world.client().host().await.unwrap();
