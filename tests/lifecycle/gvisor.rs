@@ -291,15 +291,22 @@ async fn the_number_of_cpus_of_a_gvisor_sandbox_changes_only_while_it_is_stopped
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_that_nobody_waits_for_leaves_nothing_behind() {
-    let world = World::start(PROGRAM).await;
-    let client = world.client();
-    let asking = tokio::spawn(async move { client.host().await });
-    eventually("the probe has booted something", || async {
-        let all = processes(&world);
-        let sentry = all.iter().any(|(_, line)| line.starts_with("runsc"));
-        sentry.then_some(())
-    })
-    .await;
+    let mut world = World::start(PROGRAM).await;
+    // Whoever looks too late finds the probe over, and its answer is kept: the next engine makes one of its own.
+    let asking = loop {
+        let client = world.client();
+        let asking = tokio::spawn(async move { client.host().await });
+        let booted = eventually("the probe has booted something, or is over", || async {
+            let all = processes(&world);
+            let sentry = all.iter().any(|(_, line)| line.starts_with("runsc"));
+            (sentry || asking.is_finished()).then_some(sentry)
+        })
+        .await;
+        if booted {
+            break asking;
+        }
+        world.restart();
+    };
     asking.abort();
     eventually("the probe has ended what it booted", || async {
         processes(&world).is_empty().then_some(())
@@ -393,10 +400,17 @@ async fn nothing_of_a_gvisor_sandbox_has_rights_on_the_host() {
         }
         // The system calls of all are filtered. The keeper is ours and has no rights at all, not even in its own
         // namespace.
-        assert_eq!(status(*pid, "Seccomp:"), "2", "{pid} {line}");
+        let filtered = status(*pid, "Seccomp:");
+        if link("ns/user").is_err() {
+            continue;
+        }
+        assert_eq!(filtered, "2", "{pid} {line}");
         if !line.starts_with("runsc") && !line.is_empty() {
             for set in ["CapEff:", "CapPrm:", "CapInh:", "CapBnd:", "CapAmb:"] {
                 let rights = status(*pid, set);
+                if link("ns/user").is_err() {
+                    break;
+                }
                 assert_eq!(rights, "0000000000000000", "{pid} {line} {set}");
             }
         }
