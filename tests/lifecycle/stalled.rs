@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use crate::PROGRAM;
 use crate::full_host::SmallDisk;
 
-/// How long a filesystem is frozen.
-const STALL: Duration = Duration::from_secs(2);
+/// How long a filesystem is frozen: far longer than a busy machine makes anybody wait, and shorter than the engine and
+/// guests wait for each other.
+const STALL: Duration = Duration::from_secs(6);
 /// Rounds that show how long one takes while nothing stands still.
 const CALM_ROUNDS: u32 = 20;
 /// On a loaded machine a round may take this many times the slowest calm one, should that be more.
