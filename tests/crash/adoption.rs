@@ -192,18 +192,19 @@ async fn an_elastic_sandbox_that_grew_unwatched_is_caught_up_with_by_the_next_en
         .id;
     let guest = world.guest(&id);
     let hungry = shell(
-        "while [ ! -e /root/go ]; do sleep 0.02; done; echo going; awk 'BEGIN{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<200;i++) a[i]=s i; print \"full\"; fflush(); while (system(\"test -e /root/end\")) system(\"sleep 0.05\"); print \"survived\"}'",
+        "read go; echo going; awk 'BEGIN{s=sprintf(\"%1000000s\",\"\"); for(i=0;i<200;i++) a[i]=s i; print \"full\"; fflush(); while (system(\"test -e /root/end\")) system(\"sleep 0.05\"); print \"survived\"}'",
     );
     let process = hungry.id.clone();
+    let hungry = Start {
+        stdin_open: true,
+        ..hungry
+    };
     guest.start(hungry).await.unwrap();
-    // The connection outlives the engine; the file tells the hungry one that nobody watches.
+    // The connections outlive the engine; by one of them the hungry one is told that nobody watches.
     let mut attached = attach(&guest, &process, 0).await;
-    guest.start(shell("sleep 1; touch /root/go")).await.unwrap();
-    eventually("the trigger runs", || async {
-        (client.sample(&id).await.unwrap().pids >= 4).then_some(())
-    })
-    .await;
+    let mut stdin = guest.stdin(process).await.unwrap();
     world.kill();
+    stdin.write("go\n".into()).await.unwrap();
     // Nobody watches, and it is not killed for that: its maximum is far away. On version 2 it is slowed down
     // beyond its present limit, so that it gets all it wants only when somebody watches again.
     let mut text = String::new();
