@@ -217,10 +217,6 @@ impl Scene {
         found[0]
     }
 
-    fn terminators(&self) -> usize {
-        self.all_terminators().len()
-    }
-
     fn all_terminators(&self) -> Vec<u32> {
         let engine = self.stage.engine.engine_pid();
         let children = format!("/proc/{engine}/task");
@@ -668,7 +664,8 @@ async fn a_budget_holds_over_sandboxes_and_when_the_terminator_is_killed() {
     cove_tests::engine_host::signal(terminator, rustix::process::Signal::KILL);
     eventually("a terminator serves again", || async {
         client.secret_uses().await.expect("uses");
-        (scene.terminators() == 1 && scene.terminator() != terminator).then_some(())
+        let found = scene.all_terminators();
+        (found.len() == 1 && found[0] != terminator).then_some(())
     })
     .await;
     let statuses = ask(&first, 10, &mut left).await;
@@ -840,8 +837,14 @@ async fn handshake(scene: &Scene, inside: &Guest, name: &str, ca: &str) -> Strin
     let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("it says");
-    let sending = format!("echo {} | base64 -d; sleep 3", line.trim());
-    let asking = format!("({sending}) | nc -w 8 {PUBLIC} {PORT} | base64 | tr -d '\\n'");
+    // The input stays open until the answer begins and some time after that: it may come in pieces.
+    let sending = format!(
+        "echo {} | base64 -d; n=0; while [ ! -s /tmp/answer ] && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.2; done; sleep 3",
+        line.trim()
+    );
+    let asking = format!(
+        "rm -f /tmp/answer; ({sending}) | nc -w 120 {PUBLIC} {PORT} > /tmp/answer; base64 /tmp/answer | tr -d '\\n'"
+    );
     let answer = output(inside, &asking).await;
     let mut input = child.stdin.take().expect("it is piped");
     writeln!(input, "{}", answer.trim()).expect("it reads");
