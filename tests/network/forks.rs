@@ -23,7 +23,7 @@ const SAME_PORT: u16 = 5555;
 const PROCESS: &str = "mkfifo /root/word /root/more; touch /root/ready; \
     read word < /root/word; \
     (echo $word; read more < /root/more; echo $word $more) \
-    | nc -w 60 1.2.3.4 7 > /root/answer 2> /root/error; echo done >> /root/error";
+    | nc -w 300 1.2.3.4 7 > /root/answer 2> /root/error; echo done >> /root/error";
 
 struct Fork {
     id: SandboxId,

@@ -107,7 +107,7 @@ pub fn mode(mode: NetworkMode) -> NetworkPolicy {
 
 /// What an echo server answers to a sandbox, or what went wrong.
 pub async fn ask(guest: &Guest, address: std::net::Ipv4Addr) -> Result<String, String> {
-    let command = format!("echo hello | nc -w 5 {address} {ECHO}");
+    let command = format!("echo hello | nc -w 60 {address} {ECHO}");
     let result = exec(guest, &command).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if result.stdout.is_empty() {

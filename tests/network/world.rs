@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Far above what anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a packet that must not arrive is waited for.
 pub const SILENCE: Duration = Duration::from_millis(300);
 /// When a datagram counts as lost.
-const AGAIN: Duration = Duration::from_secs(2);
+pub const AGAIN: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Addresses of the internet: one public, some that policies must keep sandboxes from.
@@ -380,7 +380,7 @@ impl Transfers {
                     Ok((stream, _)) => {
                         let _ = stream.set_nonblocking(false);
                         let _ = stream.set_read_timeout(Some(PATIENCE));
-                        let _ = stream.set_write_timeout(Some(SILENCE * 4));
+                        let _ = stream.set_write_timeout(Some(PATIENCE));
                         let _ = work(stream);
                     }
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -428,6 +428,8 @@ pub struct Talker {
 impl Talker {
     pub fn serve(namespace: &Namespace, address: Ipv4Addr, port: u16) -> Self {
         let server = Transfers::with(namespace, address, port, |mut stream| {
+            // Who was cut off takes nothing more, and the server has to end.
+            stream.set_write_timeout(Some(SILENCE * 4))?;
             loop {
                 stream.write_all(&[b'z'; 1024])?;
                 std::thread::sleep(Duration::from_millis(1));
