@@ -5,7 +5,7 @@ import http.client, json, socket, ssl, sys
 address, port, name, ca = sys.argv[1:]
 context = ssl.create_default_context(cafile=ca)
 try:
-    stream = context.wrap_socket(socket.create_connection((address, int(port)), 20), server_hostname=name)
+    stream = context.wrap_socket(socket.create_connection((address, int(port)), 600), server_hostname=name)
 except (OSError, ssl.SSLError) as error:
     print(json.dumps({"failed": str(error)}), flush=True)
     sys.exit(0)
