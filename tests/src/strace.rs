@@ -49,8 +49,13 @@ impl Strace {
         let mut left = pids;
         while !left.is_empty() {
             let line = lines.next().expect("strace attaches before it ends");
-            assert!(!line.contains("attach:"), "strace cannot attach: {line}");
-            left.retain(|pid| !line.contains(&format!("Process {pid} attached")));
+            // One may have ended since it was listed.
+            let ended = |pid: &u32| line.contains(&format!(", {pid})")) && !is_alive(*pid);
+            assert!(
+                !line.contains("attach:") || left.iter().any(ended),
+                "strace cannot attach: {line}"
+            );
+            left.retain(|pid| !line.contains(&format!("Process {pid} attached")) && !ended(pid));
         }
         // It goes on to tell of every new thread, and must not wait for somebody to read that.
         std::thread::spawn(move || lines.for_each(drop));
@@ -116,6 +121,15 @@ impl Seen {
         let calls = self.0.iter().filter(dials);
         calls.map(|call| call.text.as_str()).collect()
     }
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 fn with_descendants(pid: u32) -> Vec<u32> {
