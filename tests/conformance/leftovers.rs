@@ -8,7 +8,9 @@ use cove_runner_api::RunnerApi;
 
 use crate::world::World;
 
-const LOOP_DEADLINE: Duration = Duration::from_secs(20);
+/// The kernel lets go of devices and processes some time after their last user did.
+const DEADLINE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Ends the world and tells what is left of it.
 pub async fn after(world: World) -> Vec<String> {
@@ -30,7 +32,13 @@ pub async fn after(world: World) -> Vec<String> {
     drop(neighbour);
     let scratch = host.dir().to_owned();
     host.destroy().await;
-    left.extend(on_host(&scratch, instance.trim()));
+    let deadline = Instant::now() + DEADLINE;
+    let mut found = on_host(&scratch, instance.trim());
+    while !found.is_empty() && Instant::now() < deadline {
+        tokio::time::sleep(PAUSE).await;
+        found = on_host(&scratch, instance.trim());
+    }
+    left.extend(found);
     left
 }
 
@@ -102,23 +110,15 @@ fn on_host(scratch: &Path, instance: &str) -> Vec<String> {
     left
 }
 
-/// The kernel lets go of a loop device some time after the last user of it did.
 fn loop_devices(backed_by: &str) -> Vec<String> {
-    let deadline = Instant::now() + LOOP_DEADLINE;
-    loop {
-        let found: Vec<String> = entries("/sys/block")
-            .into_iter()
-            .filter(|block| {
-                fs::read_to_string(format!("/sys/block/{block}/loop/backing_file"))
-                    .is_ok_and(|backing| backing.contains(backed_by))
-            })
-            .map(|block| format!("loop device {block}"))
-            .collect();
-        if found.is_empty() || Instant::now() > deadline {
-            return found;
-        }
-        std::thread::yield_now();
-    }
+    entries("/sys/block")
+        .into_iter()
+        .filter(|block| {
+            fs::read_to_string(format!("/sys/block/{block}/loop/backing_file"))
+                .is_ok_and(|backing| backing.contains(backed_by))
+        })
+        .map(|block| format!("loop device {block}"))
+        .collect()
 }
 
 fn entries(directory: &str) -> Vec<String> {
