@@ -34,7 +34,7 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
         "user",
         r#"
         setsid sh -c 'while :; do date >> /tmp/ticks; sleep 0.05; done' </dev/null >/dev/null 2>&1 &
-        for i in $(seq 200); do
+        for i in $(seq 4000); do
             test "$(cat /tmp/ticks 2>/dev/null | wc -l)" -ge 3 && break
             sleep 0.05
         done
@@ -290,7 +290,7 @@ import os, select, signal, subprocess, time
 got = []
 signal.signal(signal.SIGALRM, lambda *_: got.append("alarm"))
 signal.setitimer(signal.ITIMER_REAL, 0.02)
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 240
 while not got and time.monotonic() < deadline: select.select([], [], [], 0.05)
 assert got == ["alarm"]
 child = subprocess.Popen(["sleep", "1000"])
@@ -328,7 +328,7 @@ assert calls > 10, calls
         r#"
 import socket
 icmp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
-icmp.settimeout(10)
+icmp.settimeout(120)
 icmp.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]) + b"cove", ("127.0.0.1", 0))
 assert icmp.recv(64).endswith(b"cove")
 "#,
@@ -433,6 +433,7 @@ async fn work_survives_a_stop_and_a_start(world: Arc<World>) {
     use cove_runner_api::RunnerApi;
     let sandbox = world.sandbox().await;
     sandbox.sh("", "echo kept > /srv/kept; rm /etc/debian_version; mv /usr/share/git-core /usr/share/moved").await.ok();
+    let begun = std::time::Instant::now();
     world
         .host
         .engine
@@ -448,8 +449,11 @@ async fn work_survives_a_stop_and_a_start(world: Arc<World>) {
     let seen = sandbox.sh("", "cat /srv/kept; test ! -e /etc/debian_version && ls -d /usr/share/moved; cut -d. -f1 /proc/uptime").await.ok();
     let lines: Vec<&str> = seen.lines().collect();
     assert_eq!(lines[..2], ["kept", "/usr/share/moved"]);
+    // It counts from the start on.
     assert!(
-        lines[2].parse::<u32>().is_ok_and(|uptime| uptime < 60),
+        lines[2]
+            .parse::<u64>()
+            .is_ok_and(|uptime| uptime <= begun.elapsed().as_secs() + 1),
         "{seen}"
     );
 }
