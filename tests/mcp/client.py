@@ -52,12 +52,13 @@ async def work(client):
 
         result = await client.call_tool(
             "run",
-            {"sandbox": box, "command": "echo first; sleep 4; echo second", "wait_s": 2},
+            {"sandbox": box, "command": "echo first; until [ -e /tmp/go ]; do sleep 0.1; done; echo second", "wait_s": 10},
             progress_callback=progress,
         )
         handle = result.structured_content
         assert handle["running"] and handle["stdout"] == "first\n", handle
         assert told and told[0][1] == "first", told
+        await call(client, "file_write", sandbox=box, path="/tmp/go", text="")
         result = await call(
             client,
             "run_output",

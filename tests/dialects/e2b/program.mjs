@@ -62,15 +62,15 @@ covers(
   ["Sandbox.create", "Sandbox.connect", "Sandbox.kill", "Sandbox.getInfo", "Sandbox.getFullInfo", "Sandbox.isRunning", "Sandbox.setTimeout", "Sandbox.list", "Commands.run"],
   async function aSandboxIsMadeUsedAndKilled() {
     const mark = `js-${Math.random()}`;
-    const box = await Sandbox.create({ timeoutMs: 120_000, metadata: { mark }, envs: { GREETING: "hello" } });
+    const box = await Sandbox.create({ timeoutMs: 600_000, metadata: { mark }, envs: { GREETING: "hello" } });
     try {
       const done = await box.commands.run("echo $GREETING; echo aside >&2");
       assert.deepEqual([done.stdout, done.stderr, done.exitCode], ["hello\n", "aside\n", 0]);
       assert.equal(await box.isRunning(), true);
       assert.equal((await box.getInfo()).metadata.mark, mark);
       assert.equal((await Sandbox.getFullInfo(box.sandboxId)).sandboxId, box.sandboxId);
-      await box.setTimeout(600_000);
-      assert.ok((await box.getInfo()).endAt - Date.now() > 500_000);
+      await box.setTimeout(1_800_000);
+      assert.ok((await box.getInfo()).endAt - Date.now() > 1_300_000);
       const listed = await Sandbox.list({ query: { metadata: { mark } } }).nextItems();
       assert.deepEqual(listed.map((one) => one.sandboxId), [box.sandboxId]);
       const again = await Sandbox.connect(box.sandboxId);
