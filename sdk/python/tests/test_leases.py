@@ -14,23 +14,26 @@ from cove import AsyncSandbox, Client, Sandbox
 
 PUT_AWAY = ("paused", "stopped")
 
-PROGRAM = """
+#: Long enough for a busy machine to renew it in time.
+LEASE_S = 20
+
+PROGRAM = f"""
 import time, cove
-box = cove.Sandbox(memory="256M", lease=2)
+box = cove.Sandbox(memory="256M", lease={LEASE_S})
 print(box.id, flush=True)
 time.sleep(1000)
 """
 
 
 def until_put_away(box: Sandbox) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (box.refresh().state in PUT_AWAY and box.info.lease and box.info.lease["lapsed"]):
         assert time.monotonic() < deadline, box.info
         time.sleep(0.2)
 
 
 def test_a_killed_program_leaves_nothing_running_and_a_living_one_keeps_its_sandboxes() -> None:
-    with Sandbox(memory="256M", lease=2) as kept:
+    with Sandbox(memory="256M", lease=LEASE_S) as kept:
         program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
         assert program.stdout is not None
         box = Sandbox.get(program.stdout.readline().strip())
@@ -85,9 +88,9 @@ def test_kept_ones_have_no_lease_and_forks_have_one() -> None:
 
 def test_the_other_flavour_renews_while_its_loop_is_busy() -> None:
     async def go() -> None:
-        async with AsyncSandbox(memory="256M", lease=2) as box:
+        async with AsyncSandbox(memory="256M", lease=LEASE_S) as box:
             with Client() as client:
-                given_up = Sandbox(memory="256M", lease=2, client=client)
+                given_up = Sandbox(memory="256M", lease=LEASE_S, client=client)
             # Blocks the loop until the one that nobody renews is put away.
             mine = Sandbox.get(given_up.id)
             until_put_away(mine)

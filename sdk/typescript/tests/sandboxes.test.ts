@@ -70,7 +70,7 @@ describe("sandboxes", { concurrency: 4 }, () => {
     let heard = "";
     // It ends only because what it wrote was heard before it ended.
     const result = await box.run("echo ready; until test -e /tmp/go; do sleep 0.01; done; echo gone", {
-      timeout: 60,
+      timeout: 300,
       onStdout: async (text) => {
         heard += text;
         if (text.includes("ready")) await box.files.write("/tmp/go", "");
