@@ -1,8 +1,9 @@
 //! Limits changed while a sandbox runs.
 
 use cove_model::{EventKind, Resources, ResourcesPatch, SandboxId};
+use cove_protocol::message::Start;
 use cove_runner_api::{RunnerApi, RunnerError, SandboxView};
-use cove_tests::engine_host::{World, eventually, exec, output, shell, succeed};
+use cove_tests::engine_host::{World, eventually, exec, output, process_id, shell, succeed};
 
 use crate::PROGRAM;
 
@@ -55,13 +56,25 @@ async fn cpu_memory_and_pids_follow_up_and_down_and_survive_engine_and_sandbox()
         .await;
     assert_eq!(output(&guest, "nproc").await, cpus.to_string());
     until_meminfo(&world, &id, 300).await;
+    // None of them ends before the last one is asked for, nor keeps the shell's output.
     let refused = exec(
         &guest,
-        "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done",
+        "i=0; while [ $i -lt 60 ]; do sleep 1000 > /dev/null 2>&1 & i=$((i+1)); done",
     )
     .await;
     assert_ne!(refused.exit.code, 0, "60 processes fitted into 40");
-    exec(&guest, "killall sleep").await;
+    // The end of the shell leaves room for one process.
+    let kill = Start {
+        id: process_id(),
+        argv: vec!["/bin/killall".into(), "sleep".into()],
+        ..Start::default()
+    };
+    guest.exec(kill).await.unwrap();
+    eventually("there is room again", || async {
+        let ran = guest.exec(shell("/bin/true; /bin/true")).await.ok()?;
+        (ran.exit.code == 0).then_some(())
+    })
+    .await;
 
     world.restart();
     assert_eq!(world.client().get(&id).await.unwrap().limits, view.limits);
