@@ -28,6 +28,8 @@ const ROUNDS: u64 = 4;
 const FAULTS: u64 = 25;
 const WORKERS: u64 = 4;
 const SEED: u64 = 0x9e37_79b9;
+/// When an answer counts as lost, and is asked for again.
+const TRY: Duration = Duration::from_secs(60);
 /// A worker that holds this many sandboxes deletes before it creates.
 const HELD_MAX: usize = 3;
 
@@ -101,8 +103,7 @@ async fn insist<T>(
     loop {
         let error = match finder.client() {
             None => None,
-            Some(client) => match tokio::time::timeout(Duration::from_secs(20), ask(&client)).await
-            {
+            Some(client) => match tokio::time::timeout(TRY, ask(&client)).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(ClientError::Refused {
                     status,
@@ -476,13 +477,24 @@ async fn verify(finder: &Finder, results: Vec<Acknowledged>) {
         .await
         .unwrap();
     }
-    let runner = insist(finder, async |client| client.runners().await)
-        .await
-        .unwrap()
-        .items
-        .remove(0);
-    assert_eq!((runner.sandboxes, runner.running), (0, 0));
-    assert_eq!(runner.promised_memory_bytes, 0);
+    let started = Instant::now();
+    loop {
+        let runner = insist(finder, async |client| client.runners().await)
+            .await
+            .unwrap()
+            .items
+            .remove(0);
+        let left = (
+            runner.sandboxes,
+            runner.running,
+            runner.promised_memory_bytes,
+        );
+        if left == (0, 0, 0) {
+            break;
+        }
+        assert!(started.elapsed() < DEADLINE, "left behind: {left:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     records::check(finder, &results).await;
 }
 
