@@ -132,10 +132,10 @@ def test_background_processes_take_input_signals_and_show_up(box: Sandbox) -> No
 def test_a_terminal_types_waits_and_resizes(box: Sandbox) -> None:
     with box.terminal(cols=100, rows=30) as terminal:
         terminal.send("stty size\n")
-        terminal.expect(r"30 100")
+        terminal.expect(r"30 100", timeout=300)
         terminal.resize(90, 20)
         terminal.send("stty size\n")
-        terminal.expect(r"20 90")
+        terminal.expect(r"20 90", timeout=300)
         with pytest.raises(cove.WaitTimeout, match="never there"):
             terminal.expect("never there", timeout=0.2)
 
@@ -282,7 +282,7 @@ def test_the_link_of_a_shared_port_works_from_python(box: Sandbox) -> None:
 
     box.files.write("/srv/www/index.html", "shared")
     box.start(["python3", "-m", "http.server", "8080", "--directory", "/srv/www"])
-    box.wait_for_port(8080)
+    box.wait_for_port(8080, timeout=300)
     share = box.share(8080)
     with httpx.Client(trust_env=False) as visitor:
         assert visitor.get(share.url).text == "shared"
