@@ -365,6 +365,7 @@ operations! {
     ListOrgs = "org.list",
     CreateOrg = "org.create",
     PatchOrg = "org.update",
+    DeleteOrg = "org.delete",
     Usage = "usage",
     Audit = "audit",
     AuditChain = "audit.chain",

@@ -50,6 +50,12 @@ impl Client {
     }
 
     #[boxed]
+    pub async fn delete_org(&self, id: &str) -> Result<(), ClientError> {
+        let path = format!("/v1/orgs/{}", segment(id));
+        self.nothing(Method::DELETE, &path, Outgoing::empty()).await
+    }
+
+    #[boxed]
     pub async fn usage(&self, query: &UsageQuery) -> Result<Usage, ClientError> {
         self.get(&with_query("/v1/usage", query)?).await
     }

@@ -104,7 +104,7 @@ impl By {
 
     fn concerned(&self, taken: &Taken) -> bool {
         match (self, taken) {
-            (Self::Key(_), Taken::AnyKey) => true,
+            (Self::Key(_) | Self::SshKey { .. }, Taken::AnyKey) => true,
             (Self::Key(key), Taken::Key(taken)) => key == taken,
             (Self::Port { sandbox, port, .. }, Taken::Port(of, number)) => {
                 sandbox == of && port == number

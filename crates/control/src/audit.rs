@@ -110,7 +110,8 @@ impl Control {
         principal.require(Scope::Admin)?;
         self.0.audit.move_all().await?;
         let organisations = match principal.is_operator() {
-            true => self.store().organisations(page).await?,
+            // The records of one that was removed stay.
+            true => self.store().organisations_ever(page).await?,
             false => Page {
                 items: vec![self.organisation(principal, None).await?],
                 next_cursor: None,

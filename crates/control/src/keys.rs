@@ -165,7 +165,7 @@ impl Keyring {
         ring.by_id.insert(key.id.clone(), (key, now));
     }
 
-    fn forget_all(&self) {
+    pub fn forget_all(&self) {
         let mut ring = self.ring();
         ring.known.clear();
         ring.by_id.clear();

@@ -3,8 +3,12 @@
 use async_recursion::async_recursion as boxed;
 use cove_model::OrgId;
 use cove_model::spec::check_name;
-use cove_store::{Holding, Organisation, Page, PageRequest, Quota, Scope, StoreError};
+use cove_store::{
+    Holding, Organisation, OrganisationHolding, OrganisationRemoval, Page, PageRequest, Quota,
+    Scope, StoreError,
+};
 
+use crate::admission::Taken;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
@@ -172,4 +176,89 @@ impl Control {
                 other => other.into(),
             })
     }
+
+    /// Operators only, and not of the home organisation. Refused while it has anything. Its keys end at once, with all
+    /// that was opened with them; its audit records and usage stay.
+    #[boxed]
+    pub async fn remove_organisation(
+        &self,
+        principal: &Principal,
+        id: &OrgId,
+    ) -> Result<(), ControlError> {
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        self.to_the_end(async move {
+            let outcome = control.try_remove_organisation(&principal, &id).await;
+            let mut operation = Operation::new("organisation.delete", id.as_str());
+            // Nobody can look the name up afterwards.
+            operation.detail = outcome.as_ref().ok().cloned();
+            let concluded = control.conclude(&principal, operation, outcome);
+            concluded.await.map(drop)
+        })
+        .await
+    }
+
+    async fn try_remove_organisation(
+        &self,
+        principal: &Principal,
+        id: &OrgId,
+    ) -> Result<String, ControlError> {
+        principal.require_operator()?;
+        if id == self.home()? {
+            return Err(ControlError::new(
+                ErrorCode::Forbidden,
+                "this organisation runs the installation and cannot be removed",
+            ));
+        }
+        let removed = self.store().remove_organisation(id, self.now()).await;
+        // Also when it is not known whether it was done.
+        self.0.callers.keyring.forget_all();
+        self.0.callers.taken_back.tell(Taken::AnyKey);
+        match removed {
+            Ok(OrganisationRemoval::Removed { name }) => Ok(name),
+            Ok(OrganisationRemoval::Holds(holds)) => Err(still_holds(id, &holds)),
+            Err(StoreError::NotFound { .. }) => {
+                Err(ControlError::not_found("organisation", id.as_str()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What one of them is called, and the command that takes it away where it does not end by itself.
+fn named(what: OrganisationHolding) -> (&'static str, Option<&'static str>) {
+    match what {
+        OrganisationHolding::Sandboxes => ("sandbox", Some("cove rm")),
+        OrganisationHolding::Snapshots => ("snapshot", Some("cove snapshot rm")),
+        OrganisationHolding::Templates => ("template version", Some("cove template rm")),
+        OrganisationHolding::Volumes => ("volume", Some("cove volume rm")),
+        OrganisationHolding::Secrets => ("secret", Some("cove secret rm")),
+        OrganisationHolding::Images => ("image name", Some("cove image rm")),
+        OrganisationHolding::Builds => ("running build", Some("cove template cancel")),
+        OrganisationHolding::Pulls => ("running image pull", None),
+    }
+}
+
+fn still_holds(id: &OrgId, holds: &[(OrganisationHolding, u64)]) -> ControlError {
+    let counts: Vec<_> = holds
+        .iter()
+        .map(|(what, count)| match (named(*what).0, count) {
+            (name, 1) => format!("1 {name}"),
+            ("sandbox", _) => format!("{count} sandboxes"),
+            (name, _) => format!("{count} {name}s"),
+        })
+        .collect();
+    let commands: Vec<_> = holds
+        .iter()
+        .filter_map(|(what, _)| named(*what).1)
+        .map(|command| format!("`{command}`"))
+        .collect();
+    let hint = match commands.as_slice() {
+        [] => "try again when the pull has ended".to_owned(),
+        _ => format!(
+            "delete them with a key of the organisation (`cove key create NAME --org {id}`): {}",
+            commands.join(", ")
+        ),
+    };
+    let message = format!("the organisation still has {}", counts.join(", "));
+    ControlError::new(ErrorCode::InUse, message).hint(hint)
 }

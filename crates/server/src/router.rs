@@ -173,6 +173,7 @@ fn handler(route: &Route) -> MethodRouter<App> {
         Op::ListOrgs => on(verb, tenancy::list_orgs),
         Op::CreateOrg => on(verb, tenancy::create_org),
         Op::PatchOrg => on(verb, tenancy::patch_org),
+        Op::DeleteOrg => on(verb, tenancy::delete_org),
         Op::Usage => on(verb, tenancy::usage),
         Op::Audit => on(verb, tenancy::audit),
         Op::AuditChain => on(verb, tenancy::audit_chain),

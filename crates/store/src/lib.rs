@@ -157,6 +157,18 @@ pub trait Store: ObjectTables {
     async fn organisation(&self, id: &OrgId) -> Result<Option<Organisation>, StoreError>;
     async fn organisation_by_name(&self, name: &str) -> Result<Option<Organisation>, StoreError>;
     async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError>;
+    /// Those that were removed too, under the names they had.
+    async fn organisations_ever(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<Organisation>, StoreError>;
+    /// Revokes its keys, forgets its SSH keys and makes its row a tombstone, whose name is free again; or nothing of it
+    /// while it holds something. Nothing can be made in it afterwards.
+    async fn remove_organisation(
+        &self,
+        id: &OrgId,
+        at: OffsetDateTime,
+    ) -> Result<OrganisationRemoval, StoreError>;
     /// What is held already stays, also above the new quota.
     /// `Stale` when it is not `from` any more, where that is given.
     async fn set_quota(

@@ -26,6 +26,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     OBJECTS,
     BUDGETS,
     REPLICAS,
+    REMOVED_ORGANISATIONS,
 ];
 
 /// Specs in rows may have a lease, which earlier programs refuse to read: they are told by the version.
@@ -283,6 +284,13 @@ const REPLICAS: &[&str] = &[
         began BIGINT NOT NULL, last_steady BIGINT NOT NULL, last_wall BIGINT NOT NULL)",
     "CREATE TABLE work (
         id TEXT PRIMARY KEY, owner TEXT NOT NULL, token TEXT NOT NULL, beats BIGINT NOT NULL)",
+];
+
+/// Organisations that were removed: audit records, usage and tombstones of what they had go on naming them. The column
+/// `name` of such a row has its id, so that the name is free again.
+const REMOVED_ORGANISATIONS: &[&str] = &[
+    "ALTER TABLE organisations ADD COLUMN removed_at BIGINT",
+    "ALTER TABLE organisations ADD COLUMN removed_name TEXT",
 ];
 
 const FIRST: &[&str] = &[

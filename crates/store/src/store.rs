@@ -19,12 +19,13 @@ use crate::{
     AuditHead, AuditJournal, AuditRecord, BootReading, BudgetGiven, BudgetReturned, BudgetSpent,
     BudgetTaken, BuildRecord, Created, FleetRecord, HostAdvance, HostPosition, IdempotencyKey,
     ImageGrant, ImageJobRecord, JoinTokenRecord, Joined, JournalEntry, Key, Moment, NewEvent,
-    NewTemplate, NodeRecord, Operations, Organisation, Page, PageRequest, Period, PortShare, Quota,
-    Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef, SandboxUsage, SecretRecord,
-    SecretUsage, SnapshotChange, SnapshotCreated, SnapshotFilter, SnapshotRecord, SnapshotRef,
-    SnapshotSample, SshKey, SteadyAxis, Store, StoreError, StoredEvent, TemplateCreated,
-    TemplateHint, TemplateKey, TemplateRecord, TemplatesDoomed, Usage, UsageSample, VolumeCreated,
-    VolumeDoomed, VolumeRecord, VolumeRef, VolumeSample, VolumeUser, WorkRecord,
+    NewTemplate, NodeRecord, Operations, Organisation, OrganisationRemoval, Page, PageRequest,
+    Period, PortShare, Quota, Retention, SandboxChange, SandboxFilter, SandboxRecord, SandboxRef,
+    SandboxUsage, SecretRecord, SecretUsage, SnapshotChange, SnapshotCreated, SnapshotFilter,
+    SnapshotRecord, SnapshotRef, SnapshotSample, SshKey, SteadyAxis, Store, StoreError,
+    StoredEvent, TemplateCreated, TemplateHint, TemplateKey, TemplateRecord, TemplatesDoomed,
+    Usage, UsageSample, VolumeCreated, VolumeDoomed, VolumeRecord, VolumeRef, VolumeSample,
+    VolumeUser, WorkRecord,
 };
 
 pub struct SqlStore<B> {
@@ -167,7 +168,25 @@ impl<B: Backend> Store for SqlStore<B> {
     }
 
     async fn organisations(&self, page: &PageRequest) -> Result<Page<Organisation>, StoreError> {
-        self.read(organisations::List(page.clone())).await
+        let (page, removed) = (page.clone(), false);
+        self.read(organisations::List { page, removed }).await
+    }
+
+    async fn organisations_ever(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Page<Organisation>, StoreError> {
+        let (page, removed) = (page.clone(), true);
+        self.read(organisations::List { page, removed }).await
+    }
+
+    async fn remove_organisation(
+        &self,
+        id: &OrgId,
+        at: OffsetDateTime,
+    ) -> Result<OrganisationRemoval, StoreError> {
+        let id = id.clone();
+        self.flushed(organisations::Remove { id, at }).await
     }
 
     async fn set_quota(

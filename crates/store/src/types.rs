@@ -108,6 +108,32 @@ pub struct Organisation {
     pub created_at: OffsetDateTime,
 }
 
+/// What came of the removal of an organisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OrganisationRemoval {
+    /// It is a tombstone under the name it had, and its keys are revoked.
+    Removed { name: String },
+    /// Nothing was changed: it has this many of these.
+    Holds(Vec<(OrganisationHolding, u64)>),
+}
+
+/// What keeps an organisation from being removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrganisationHolding {
+    Sandboxes,
+    /// Those that somebody asked for; automatic ones go by themselves.
+    Snapshots,
+    Templates,
+    Volumes,
+    Secrets,
+    /// Names it gave to images of its own.
+    Images,
+    /// Under way.
+    Builds,
+    /// Fetches of images, under way.
+    Pulls,
+}
+
 /// An API key without its secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Key {

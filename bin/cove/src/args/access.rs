@@ -131,6 +131,13 @@ pub enum OrgCommand {
         #[command(flatten)]
         quota: QuotaArgs,
     },
+    /// Delete organisations that have nothing any more, and revoke their keys
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// Names or ids
+        #[arg(required = true)]
+        orgs: Vec<String>,
+    },
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -194,6 +194,14 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
                 table(&[org])
             }
         }
+        OrgCommand::Rm { orgs } => {
+            for org in orgs {
+                let org = org_id(client, &org).await?;
+                client.delete_org(&org).await?;
+                output::done("deleted", &org, json)?;
+            }
+            Ok(())
+        }
     }
 }
 

@@ -199,6 +199,11 @@ fn keys_and_organisations_go_by_their_names() {
     cove.ok(["org", "create", "research"]);
     let changed = cove.json(["org", "quota", "research", "--sandboxes", "3"]);
     assert_eq!(changed["quota"]["sandboxes"], 3);
+    let made = cove.json(["org", "create", "empty"]);
+    let removed = cove.json(["org", "rm", "empty"]);
+    assert_eq!(removed["deleted"], made["id"]);
+    let gone = cove.run(["org", "rm", "empty"]);
+    assert_eq!(gone.status.code(), Some(1), "{gone:?}");
 }
 
 #[test]

@@ -899,6 +899,12 @@ pub const ROUTES: &[Route] = &[
     )
     .body::<tenancy::PatchOrg>()
     .reply::<tenancy::Org>(200),
+    delete(
+        Op::DeleteOrg,
+        "/v1/orgs/{org}",
+        Admin,
+        "Delete an organisation that has nothing any more",
+    ),
     get(
         Op::Usage,
         "/v1/usage",

@@ -135,6 +135,7 @@ async fn every_change_waits_for_its_record() {
         "organisation" => control.create_organisation(root, "third", None),
         "quota" => control.set_quota(root, &org.id, cove_control::Quota::default()),
         "changed quota" => control.change_quota(root, &org.id, Ok),
+        "deleted organisation" => control.remove_organisation(root, &org.id),
         "volume" => control.create_volume(root, volume("new")),
         "deleted volume" => control.delete_volume(root, "kept"),
         "template" => control.create_template(root, template("one"), Ok),

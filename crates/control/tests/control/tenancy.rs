@@ -7,8 +7,9 @@ use cove_control::{
 };
 use cove_model::{KeyId, NetworkMode, NetworkPolicy, OrgId};
 use time::OffsetDateTime;
+use tokio::time::timeout;
 
-use crate::support::{Plane, named};
+use crate::support::{DEADLINE, Plane, named};
 
 fn ever() -> Period {
     Period {
@@ -197,6 +198,15 @@ async fn keys_and_organisations_of_others_cannot_be_reached() {
         plane.control.host(&theirs).await.unwrap_err().code,
         ErrorCode::Forbidden
     );
+    for id in [&ours.org, &theirs.org, &plane.root.org, &OrgId::random()] {
+        let refused = plane.control.remove_organisation(&theirs, id).await;
+        assert_eq!(refused.unwrap_err().code, ErrorCode::Forbidden);
+        // A key of the operator's without the scope is as far.
+        let manager = plane.key_of(&plane.root.org, Scope::Manage).await;
+        let refused = plane.control.remove_organisation(&manager, id).await;
+        assert_eq!(refused.unwrap_err().code, ErrorCode::Forbidden);
+    }
+    plane.control.organisation(&ours, None).await.unwrap();
     let mine = plane.control.organisation(&theirs, None).await.unwrap();
     assert_eq!(mine.id, theirs.org);
 }
@@ -336,4 +346,132 @@ async fn registries_beside_the_host_are_not_a_tenants_to_pull_from() {
         let refused = pull(tenant.clone(), reference).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Forbidden, "{reference}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn an_organisation_that_has_something_is_not_removed_and_says_what() {
+    let plane = Plane::new().await;
+    let tenant = plane.tenant("leaving", None).await;
+    for name in ["one", "two"] {
+        plane.create(&tenant, named(name)).await.unwrap();
+    }
+    let control = &plane.control;
+    let refused = control.remove_organisation(&plane.root, &tenant.org).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::InUse);
+    assert_eq!(refused.message, "the organisation still has 2 sandboxes");
+    let hint = refused.hint.unwrap();
+    assert!(
+        hint.contains("`cove rm`") && hint.contains(tenant.org.as_str()),
+        "{hint}"
+    );
+    // Its key is as good as before.
+    control.delete_sandbox(&tenant, "one").await.unwrap();
+    control.delete_sandbox(&tenant, "two").await.unwrap();
+    control
+        .remove_organisation(&plane.root, &tenant.org)
+        .await
+        .unwrap();
+    let again = control.remove_organisation(&plane.root, &tenant.org).await;
+    assert_eq!(again.unwrap_err().code, ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn the_organisation_that_runs_the_installation_stays() {
+    let plane = Plane::new().await;
+    let home = plane.root.org.clone();
+    let refused = plane.control.remove_organisation(&plane.root, &home).await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::Forbidden);
+    plane.control.organisation(&plane.root, None).await.unwrap();
+    plane.tenant("still-works", None).await;
+}
+
+#[tokio::test]
+async fn keys_of_a_removed_organisation_end_and_its_name_leads_to_nothing_of_it() {
+    let mut plane = Plane::new().await;
+    let org = plane.control.create_organisation(&plane.root, "acme", None);
+    let org = org.await.unwrap();
+    let key = |org: &OrgId| CreateKey {
+        name: "admin".into(),
+        scopes: vec![Scope::Admin],
+        expires_at: None,
+        org: Some(org.clone()),
+        sandbox: None,
+    };
+    let old = plane.control.create_key(&plane.root, key(&org.id)).await;
+    let old = old.unwrap().token;
+    let login = |plane: &Plane, token: &str| {
+        let (control, token) = (plane.control.clone(), token.to_owned());
+        async move { control.authenticate(&token, Default::default()).await }
+    };
+    let was = login(&plane, old.reveal()).await.unwrap();
+    plane.create(&was, named("agent")).await.unwrap();
+    plane.control.delete_sandbox(&was, "agent").await.unwrap();
+    let stays = plane.tenant("stays", None).await;
+    let others = tokio::spawn(plane.control.admission_of(&stays).ended());
+    let leaves = tokio::spawn(plane.control.admission_of(&was).ended());
+
+    let removed = plane.control.remove_organisation(&plane.root, &org.id);
+    removed.await.unwrap();
+    let ended = timeout(DEADLINE, leaves).await;
+    ended.expect("what its key opened ends").unwrap();
+    assert!(!others.is_finished());
+    others.abort();
+    for _ in 0..2 {
+        let refused = login(&plane, old.reveal()).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unauthenticated);
+        // A request that was admitted before makes nothing any more.
+        let late = plane.create(&was, named("late")).await.unwrap_err();
+        assert_eq!(late.code, ErrorCode::NotFound);
+        let late = plane.control.create_key(&was, key(&org.id)).await;
+        assert_eq!(late.unwrap_err().code, ErrorCode::NotFound);
+        let late = plane.control.create_key(&plane.root, key(&org.id)).await;
+        assert_eq!(late.unwrap_err().code, ErrorCode::NotFound);
+        plane.crash().await;
+    }
+
+    // Whoever is given the name is somebody else.
+    let heir = plane.tenant("acme", None).await;
+    assert_ne!(heir.org, org.id);
+    let control = &plane.control;
+    for which in ["agent", "late"] {
+        let missing = control.get_sandbox(&heir, which).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound);
+    }
+    let page = PageRequest::default();
+    let events = control.list_events(&heir, None, 0, 100).await.unwrap();
+    assert!(events.is_empty());
+    let used = control.usage_by_sandbox(&heir, ever(), &page).await;
+    assert!(used.unwrap().items.is_empty());
+    let trail = control.audit(&heir, &page).await.unwrap().items;
+    assert!(trail.iter().all(|record| record.org == heir.org));
+    let keys = control.list_keys(&heir, &page).await.unwrap().items;
+    assert_eq!(keys.len(), 1);
+    let refused = login(&plane, old.reveal()).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Unauthenticated);
+
+    // What the old one did is still proven, and who removed it is written down.
+    let chains = control
+        .verify_audit(&plane.root, &page)
+        .await
+        .unwrap()
+        .items;
+    let chain = chains.iter().find(|chain| chain.org == org.id).unwrap();
+    assert!(chain.broken.is_none() && chain.verified >= 2, "{chain:?}");
+    let trail = control.audit(&plane.root, &page).await.unwrap().items;
+    let record = trail
+        .iter()
+        .find(|record| record.action == "organisation.delete")
+        .unwrap();
+    assert_eq!(record.target.as_deref(), Some(org.id.as_str()));
+    assert_eq!(record.detail.as_deref(), Some("acme"));
+    let listed = control.list_organisations(&plane.root, &page).await;
+    let mut names: Vec<_> = listed
+        .unwrap()
+        .items
+        .into_iter()
+        .map(|org| org.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["acme", "default", "stays"]);
 }

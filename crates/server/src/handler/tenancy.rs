@@ -126,6 +126,19 @@ pub async fn patch_org(
     ok(convert::org(changed.await?))
 }
 
+pub async fn delete_org(
+    State(app): State<App>,
+    caller: Caller,
+    Query(NoQuery {}): Query<NoQuery>,
+    Names(org): Names<String>,
+) -> Answer {
+    let id = org_id(&org)?;
+    app.control
+        .remove_organisation(&caller.principal, &id)
+        .await?;
+    nothing()
+}
+
 fn quota(asked: &QuotaRequest, base: Quota) -> Result<Quota, Failure> {
     let cpu_milli = match asked.cpu {
         None => base.cpu_milli,

@@ -1,11 +1,12 @@
 //! Two organisations, and no way from one to the other.
 
-use cove_api::PageQuery;
 use cove_api::route::{Access, Operation, ROUTES, Verb};
-use cove_api::sandbox::ListSandboxes;
+use cove_api::sandbox::{CreateSandbox, ListSandboxes};
 use cove_api::tenancy::{CreateKey, CreateOrg, Scope};
+use cove_api::{ErrorCode, PageQuery};
+use tokio::time::timeout;
 
-use super::harness::{Server, refused};
+use super::harness::{DEADLINE, Server, refused};
 use super::walk::{ask, error_of, filled};
 
 async fn key(server: &Server, org: Option<&str>, scope: Scope) -> String {
@@ -108,6 +109,48 @@ async fn an_admin_of_a_tenant_is_no_operator() {
             .await,
     );
     assert_eq!(status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organisation_is_deleted_by_the_operator_once_it_is_empty_and_its_keys_are_out() {
+    let server = Server::bare().await;
+    let create = CreateOrg {
+        name: "others".into(),
+        quota: None,
+    };
+    let org = server.client.create_org(&create).await.unwrap();
+    let tenant = server.client_with(Some(&key(&server, Some(&org.id), Scope::Admin).await));
+    let own = CreateSandbox {
+        name: Some("last".into()),
+        ..CreateSandbox::default()
+    };
+    tenant.create_sandbox(&own, None).await.unwrap();
+    let home = server.client.orgs(&PageQuery::default()).await.unwrap();
+    let home = home.items.into_iter().find(|one| one.id != org.id).unwrap();
+    // A tenant's admin removes nobody, itself included, and the operator not the home organisation.
+    for id in [&org.id, &home.id] {
+        assert_eq!(refused(tenant.delete_org(id).await).0, 403);
+    }
+    assert_eq!(refused(server.client.delete_org(&home.id).await).0, 403);
+    let (status, detail) = refused(server.client.delete_org(&org.id).await);
+    assert_eq!((status, detail.code), (409, ErrorCode::InUse));
+    assert!(detail.message.contains("1 sandbox"), "{}", detail.message);
+    tenant.delete_sandbox("last").await.unwrap();
+
+    let mut events = tenant.follow_events(None, None).await.unwrap();
+    server.client.delete_org(&org.id).await.unwrap();
+    let over = async { while let Ok(Some(_)) = events.next().await {} };
+    timeout(DEADLINE, over).await.expect("its streams end");
+    let asked = tenant.list_sandboxes(&ListSandboxes::default()).await;
+    assert_eq!(refused(asked).0, 401);
+    assert_eq!(refused(server.client.delete_org(&org.id).await).0, 404);
+    let listed = server.client.orgs(&PageQuery::default()).await.unwrap();
+    assert_eq!(listed.items.len(), 1);
+    // Its records can still be checked.
+    let chains = server.client.audit_chain(&PageQuery::default()).await;
+    let chains = chains.unwrap().items;
+    let chain = chains.iter().find(|chain| chain.org == org.id).unwrap();
+    assert_eq!(chain.broken_at, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use cove_model::{BuildId, BuildState, OrgId, SnapshotId};
 use time::OffsetDateTime;
 
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, values};
 use crate::{BuildRecord, SnapshotState, StoreError};
 
@@ -39,6 +40,7 @@ impl Op for Put {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let build = &self.build;
+        lock(tx, &build.org).await?;
         tx.execute(
             "INSERT INTO builds (id, org, name, state, error, template, steps, cached, created_at, finished_at) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO UPDATE SET \

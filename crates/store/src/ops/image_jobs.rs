@@ -2,6 +2,7 @@
 
 use cove_model::OrgId;
 
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, values};
 use crate::{ImageJobRecord, StoreError};
 
@@ -16,6 +17,7 @@ impl Op for Put {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let job = &self.0;
+        lock(tx, &job.org).await?;
         tx.execute(
             "INSERT INTO image_jobs (id, org, name, shared, created_at, outcome, host) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id, org) DO UPDATE SET \

@@ -7,7 +7,7 @@
 
 use cove_model::{ImageId, OrgId};
 
-use crate::ops::organisations::{hold, hold_whatever};
+use crate::ops::organisations::{hold, hold_whatever, lock};
 use crate::sql::{Op, Row, Tx, Value, values};
 use crate::{Holding, ImageGrant, StoreError};
 
@@ -72,6 +72,7 @@ impl Op for Grant {
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Option<ImageId>, StoreError> {
         if let Some(org) = &self.org {
             charge(tx, org, &self.image, self.held_disk_mb).await?;
+            lock(tx, org).await?;
         }
         let before = tx
             .query(

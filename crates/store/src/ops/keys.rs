@@ -5,6 +5,7 @@ use cove_model::{KeyId, OrgId, SandboxId};
 use time::OffsetDateTime;
 
 use crate::cursor::{self, Position};
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Key, Page, PageRequest, Scope, StoreError};
 
@@ -71,6 +72,7 @@ impl Op for Create {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let new = &self.0;
+        lock(tx, &new.org).await?;
         let good = "SELECT COUNT(*) FROM api_keys WHERE org = ?1 AND revoked_at IS NULL \
              AND (expires_at IS NULL OR expires_at > ?2)";
         let rows = tx.query(good, values![&new.org, new.created_at]).await?;

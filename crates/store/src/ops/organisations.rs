@@ -1,12 +1,16 @@
 //! Organisations and what they hold of their quotas.
 
 use cove_model::OrgId;
+use time::OffsetDateTime;
 
 use crate::cursor::{self, Position};
 use crate::sql::{Op, Row, Tx, Value, micros, values};
-use crate::{Holding, Organisation, Page, PageRequest, Quota, StoreError};
+use crate::{
+    Holding, Organisation, OrganisationHolding, OrganisationRemoval, Page, PageRequest, Quota,
+    StoreError,
+};
 
-const COLUMNS: &str = "id, name, max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
+const COLUMNS: &str = "id, COALESCE(removed_name, name), max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
      used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at";
 
 fn organisation(row: &Row) -> Result<Organisation, StoreError> {
@@ -72,28 +76,39 @@ impl Op for Get {
             Self::ById(id) => ("id", Value::from(id)),
             Self::ByName(name) => ("name", Value::from(name.as_str())),
         };
-        let sql = format!("SELECT {COLUMNS} FROM organisations WHERE {column} = ?1");
+        let sql = format!(
+            "SELECT {COLUMNS} FROM organisations WHERE {column} = ?1 AND removed_at IS NULL"
+        );
         let rows = tx.query(&sql, &[value]).await?;
         rows.first().map(organisation).transpose()
     }
 }
 
-pub struct List(pub PageRequest);
+pub struct List {
+    pub page: PageRequest,
+    /// With those that were removed.
+    pub removed: bool,
+}
 
 impl Op for List {
     type Out = Page<Organisation>;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
-        let from = cursor::place(&self.0)?.unwrap_or(Position::new(i64::MIN, ""));
+        let from = cursor::place(&self.page)?.unwrap_or(Position::new(i64::MIN, ""));
+        let living = if self.removed {
+            ""
+        } else {
+            "AND removed_at IS NULL "
+        };
         let sql = format!(
-            "SELECT {COLUMNS} FROM organisations WHERE created_at > ?1 OR (created_at = ?1 AND id > ?2) \
-             ORDER BY created_at, id LIMIT ?3"
+            "SELECT {COLUMNS} FROM organisations WHERE (created_at > ?1 OR (created_at = ?1 AND id > ?2)) \
+             {living}ORDER BY created_at, id LIMIT ?3"
         );
-        let wanted = cursor::rows_wanted(&self.0);
+        let wanted = cursor::rows_wanted(&self.page);
         let rows = tx
             .query(&sql, values![from.number, from.id, wanted])
             .await?;
         let found = rows.iter().map(organisation).collect::<Result<_, _>>()?;
-        Ok(cursor::page(found, &self.0, |org: &Organisation| {
+        Ok(cursor::page(found, &self.page, |org: &Organisation| {
             Position::new(micros(org.created_at), org.id.as_str())
         }))
     }
@@ -112,7 +127,8 @@ impl Op for SetQuota {
         if let Some(from) = &self.from {
             // The update that changes nothing takes the row's lock.
             let sql = format!(
-                "UPDATE organisations SET max_disk_mb = max_disk_mb WHERE id = ?1 RETURNING {COLUMNS}"
+                "UPDATE organisations SET max_disk_mb = max_disk_mb WHERE id = ?1 \
+                 AND removed_at IS NULL RETURNING {COLUMNS}"
             );
             let rows = tx.query(&sql, values![&self.id]).await?;
             if organisation(rows.first().ok_or(NO_ORGANISATION)?)?.quota != *from {
@@ -122,7 +138,7 @@ impl Op for SetQuota {
         let quota = &self.to;
         let sql = format!(
             "UPDATE organisations SET max_sandboxes = ?2, max_cpu_milli = ?3, max_memory_mb = ?4, \
-             max_disk_mb = ?5 WHERE id = ?1 RETURNING {COLUMNS}"
+             max_disk_mb = ?5 WHERE id = ?1 AND removed_at IS NULL RETURNING {COLUMNS}"
         );
         let rows = tx
             .query(
@@ -137,6 +153,100 @@ impl Op for SetQuota {
             )
             .await?;
         organisation(rows.first().ok_or(NO_ORGANISATION)?)
+    }
+}
+
+/// What holds it off, and the statement that counts it. Automatic snapshots go by themselves, and what is held for images
+/// without a name too.
+const HOLDINGS: [(OrganisationHolding, &str); 8] = [
+    (
+        OrganisationHolding::Sandboxes,
+        "FROM sandboxes WHERE org = ?1 AND deleted_at IS NULL",
+    ),
+    (
+        OrganisationHolding::Snapshots,
+        "FROM snapshots WHERE org = ?1 AND deleted_at IS NULL \
+         AND kind IN ('manual', 'import')",
+    ),
+    (
+        OrganisationHolding::Templates,
+        "FROM templates WHERE org = ?1",
+    ),
+    (
+        OrganisationHolding::Volumes,
+        "FROM volumes WHERE org = ?1 AND deleted_at IS NULL",
+    ),
+    (OrganisationHolding::Secrets, "FROM secrets WHERE org = ?1"),
+    (
+        OrganisationHolding::Images,
+        "FROM image_grants WHERE org = ?1",
+    ),
+    (
+        OrganisationHolding::Builds,
+        "FROM builds WHERE org = ?1 AND finished_at IS NULL",
+    ),
+    (
+        OrganisationHolding::Pulls,
+        "FROM image_jobs WHERE org = ?1 AND outcome IS NULL",
+    ),
+];
+
+/// What goes with it. The rest of its rows is either a tombstone or bound to one, and goes as tombstones do.
+const GO_ALONG: [&str; 4] = ["ssh_keys", "secret_keys", "build_cache", "template_names"];
+
+pub struct Remove {
+    pub id: OrgId,
+    pub at: OffsetDateTime,
+}
+
+impl Op for Remove {
+    type Out = OrganisationRemoval;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        // Whoever makes something in it has the row's lock: they come before this, or find it removed.
+        lock(tx, &self.id).await?;
+        let mut holds = Vec::new();
+        for (what, from) in HOLDINGS {
+            let count = format!("SELECT COUNT(*) {from}");
+            let rows = tx.query(&count, values![&self.id]).await?;
+            let count = rows.first().map_or(Ok(0), |row| row.count(0))?;
+            if count > 0 {
+                holds.push((what, count));
+            }
+        }
+        if !holds.is_empty() {
+            return Ok(OrganisationRemoval::Holds(holds));
+        }
+        tx.execute(
+            "UPDATE api_keys SET revoked_at = ?2 WHERE org = ?1 AND revoked_at IS NULL",
+            values![&self.id, self.at],
+        )
+        .await?;
+        for table in GO_ALONG {
+            let sql = format!("DELETE FROM {table} WHERE org = ?1");
+            tx.execute(&sql, values![&self.id]).await?;
+        }
+        // With a quota of nothing, [`hold`] gives nothing out either.
+        let rows = tx
+            .query(
+                "UPDATE organisations SET removed_at = ?2, removed_name = name, name = id, \
+                 max_sandboxes = 0, max_cpu_milli = 0, max_memory_mb = 0, max_disk_mb = 0 \
+                 WHERE id = ?1 RETURNING removed_name",
+                values![&self.id, self.at],
+            )
+            .await?;
+        let name = rows.first().ok_or(NO_ORGANISATION)?.text(0)?.to_owned();
+        Ok(OrganisationRemoval::Removed { name })
+    }
+}
+
+/// Takes the row's lock until the transaction ends: of two requests the second counts what the first made, and nothing
+/// is made in an organisation that was removed.
+pub async fn lock<T: Tx>(tx: &mut T, org: &OrgId) -> Result<(), StoreError> {
+    let sql =
+        "UPDATE organisations SET used_disk_mb = used_disk_mb WHERE id = ?1 AND removed_at IS NULL";
+    match tx.execute(sql, values![org]).await? {
+        0 => Err(NO_ORGANISATION),
+        _ => Ok(()),
     }
 }
 

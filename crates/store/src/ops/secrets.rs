@@ -4,6 +4,7 @@ use cove_model::OrgId;
 use cove_model::secret::OrgKeys;
 
 use crate::cursor::{self, Position};
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, json, micros, values};
 use crate::{Page, PageRequest, SecretRecord, SecretUsage, StoreError};
 
@@ -35,6 +36,7 @@ pub struct KeepKeys(pub OrgKeys);
 impl Op for KeepKeys {
     type Out = OrgKeys;
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<OrgKeys, StoreError> {
+        lock(tx, &self.0.org).await?;
         let insert = "INSERT INTO secret_keys (org, keys) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         tx.execute(insert, values![&self.0.org, json(&self.0)?])
             .await?;
@@ -118,6 +120,7 @@ impl Op for Put {
             )
             .await?;
         } else {
+            lock(tx, &new.org).await?;
             let count = "SELECT COUNT(*) FROM secrets WHERE org = ?1";
             let rows = tx.query(count, values![&new.org]).await?;
             if rows.first().map_or(Ok(0), |row| row.int(0))? >= SECRETS_MAX {

@@ -7,7 +7,7 @@ use crate::cursor::Position;
 use crate::newest::Newest;
 use crate::ops::idempotency::claim;
 use crate::ops::nodes::still_there;
-use crate::ops::organisations::{hold, hold_whatever};
+use crate::ops::organisations::{hold, hold_whatever, lock};
 use crate::ops::sandboxes::Whose;
 use crate::ops::templates::keeper;
 use crate::sql::{Op, Row, Tx, Value, json, micros, values};
@@ -118,6 +118,7 @@ impl Op for Create {
         if let Some(earlier) = claim(tx, &new.org, key, &new.id, new.created_steady).await? {
             return Ok(earlier);
         }
+        lock(tx, &new.org).await?;
         hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
         let count = "SELECT COUNT(*) FROM snapshots WHERE org = ?1 AND deleted_at IS NULL";
         let rows = tx.query(count, values![&new.org]).await?;

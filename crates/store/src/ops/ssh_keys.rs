@@ -3,6 +3,7 @@
 use cove_model::{KeyId, OrgId};
 
 use crate::cursor::{self, Position};
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, micros, values};
 use crate::{Page, PageRequest, SshKey, StoreError};
 
@@ -30,6 +31,7 @@ impl Op for Create {
     type Out = ();
     async fn run<T: Tx>(&self, tx: &mut T) -> Result<(), StoreError> {
         let key = &self.0;
+        lock(tx, &key.org).await?;
         let count = "SELECT COUNT(*) FROM ssh_keys WHERE org = ?1";
         let rows = tx.query(count, values![&key.org]).await?;
         if rows.first().map_or(Ok(0), |row| row.int(0))? >= SSH_KEYS_MAX {

@@ -5,6 +5,7 @@ use cove_model::{OrgId, SnapshotId, TemplateId};
 use crate::cursor::Position;
 use crate::newest::Newest;
 use crate::ops::idempotency::claim;
+use crate::ops::organisations::lock;
 use crate::sql::{Op, Row, Tx, json, micros, values};
 use crate::{
     IdempotencyKey, Inserted, NewTemplate, Page, PageRequest, SnapshotState, StoreError,
@@ -53,17 +54,6 @@ fn record(row: &Row) -> Result<TemplateRecord, StoreError> {
         lost: row.int(beside)? == 0,
         config: row.optional_text(8)?,
     })
-}
-
-/// Two requests of one organisation cannot both count before either is there.
-async fn lock<T: Tx>(tx: &mut T, org: &OrgId) -> Result<(), StoreError> {
-    let sql = "UPDATE organisations SET used_disk_mb = used_disk_mb WHERE id = ?1";
-    match tx.execute(sql, values![org]).await? {
-        0 => Err(StoreError::NotFound {
-            what: "the organisation",
-        }),
-        _ => Ok(()),
-    }
 }
 
 async fn point<'a, T: Tx>(

@@ -106,6 +106,8 @@ fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
     raw.execute_batch(&format!(
         "DROP TABLE steady_axes; DROP TABLE work; \
          ALTER TABLE schema_version DROP COLUMN compatible_from; \
+         ALTER TABLE organisations DROP COLUMN removed_at; \
+         ALTER TABLE organisations DROP COLUMN removed_name; \
          DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
          DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; DROP TABLE secret_spend; \
          ALTER TABLE api_keys DROP COLUMN sandbox; DROP TABLE builds; DROP TABLE build_cache; \

@@ -8,7 +8,7 @@ use cove_store::{BuildRecord, SnapshotChange, SnapshotState, Store};
 use super::templates::ready_snapshot;
 use crate::rows::{at, org};
 
-fn build(org: &OrgId, second: i64) -> BuildRecord {
+pub fn build(org: &OrgId, second: i64) -> BuildRecord {
     BuildRecord {
         id: BuildId::random(),
         org: org.clone(),

@@ -297,7 +297,7 @@ pub async fn odd_texts_find_nothing_and_break_nothing(store: Arc<dyn Store>) {
 }
 
 pub async fn image_jobs_are_per_organisation_and_end_once(store: Arc<dyn Store>) {
-    let (ours, theirs) = (OrgId::random(), OrgId::random());
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
     let job = |org: &OrgId, outcome: Option<&str>| ImageJobRecord {
         id: "job_1".into(),
         org: org.clone(),

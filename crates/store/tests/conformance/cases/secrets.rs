@@ -10,7 +10,7 @@ use cove_store::{
 
 use crate::rows::{at, org};
 
-fn secret(org: &OrgId, name: &str, version: u64) -> SecretRecord {
+pub fn secret(org: &OrgId, name: &str, version: u64) -> SecretRecord {
     SecretRecord {
         id: SecretId::random(),
         org: org.clone(),
@@ -30,7 +30,7 @@ fn secret(org: &OrgId, name: &str, version: u64) -> SecretRecord {
     }
 }
 
-fn keys(org: &OrgId, public: &str, host_key: &str) -> OrgKeys {
+pub fn keys(org: &OrgId, public: &str, host_key: &str) -> OrgKeys {
     OrgKeys {
         org: org.clone(),
         public: public.into(),

@@ -7,7 +7,7 @@ use cove_store::{PageRequest, SshKey, Store, StoreError};
 
 use crate::rows::{at, org};
 
-fn key(org: &OrgId, name: &str, fingerprint: &str) -> SshKey {
+pub fn key(org: &OrgId, name: &str, fingerprint: &str) -> SshKey {
     SshKey {
         id: KeyId::random(),
         org: org.clone(),

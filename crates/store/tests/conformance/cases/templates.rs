@@ -22,7 +22,7 @@ pub async fn ready_snapshot(store: &Arc<dyn Store>, org: &OrgId) -> SnapshotId {
     store.change_snapshot(&row.id, &ready).await.unwrap().id
 }
 
-fn template(org: &OrgId, snapshot: &SnapshotId, name: &str, tags: &[&str]) -> NewTemplate {
+pub fn template(org: &OrgId, snapshot: &SnapshotId, name: &str, tags: &[&str]) -> NewTemplate {
     NewTemplate {
         id: TemplateId::random(),
         org: org.clone(),

@@ -2,10 +2,20 @@
 
 use std::sync::Arc;
 
-use cove_model::{KeyId, OrgId};
-use cove_store::{Holding, Key, Organisation, PageRequest, Quota, Scope, Store, StoreError};
+use cove_model::{BuildState, ImageId, KeyId, OrgId};
+use cove_store::{
+    BuildRecord, Holding, ImageJobRecord, Key, Organisation, OrganisationHolding,
+    OrganisationRemoval, PageRequest, Quota, SandboxChange, SandboxRef, Scope, SnapshotChange,
+    SnapshotKind, SnapshotRecord, Store, StoreError, TemplatesDoomed, VolumeRef,
+};
 
-use crate::rows::{at, key, org};
+use super::builds::build;
+use super::secrets::{keys, secret};
+use super::snapshots::snapshot;
+use super::ssh_keys;
+use super::templates::{ready_snapshot, template};
+use super::volumes::volume;
+use crate::rows::{append, at, audit, host, key, org, sandbox};
 
 pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
     for number in 0..5 {
@@ -199,4 +209,242 @@ pub async fn nobody_is_locked_out_by_a_revocation(store: Arc<dyn Store>) {
             .any(|outcome| matches!(outcome, Err(StoreError::LastAdminKey)))
     );
     store.revoke_key(&theirs, &reader.id, at(5)).await.unwrap();
+}
+
+fn pull(org: &OrgId, outcome: Option<&str>) -> ImageJobRecord {
+    ImageJobRecord {
+        id: "job_1".into(),
+        org: org.clone(),
+        host: host(),
+        name: "app".into(),
+        shared: false,
+        created_at: at(5),
+        outcome: outcome.map(str::to_owned),
+    }
+}
+
+/// What holds the removal of an organisation off, with how many of each.
+async fn holds(store: &Arc<dyn Store>, org: &OrgId) -> Vec<(OrganisationHolding, u64)> {
+    match store.remove_organisation(org, at(50)).await.unwrap() {
+        OrganisationRemoval::Holds(holds) => holds,
+        removed => panic!("{removed:?}"),
+    }
+}
+
+pub async fn an_organisation_is_removed_once_it_has_nothing(store: Arc<dyn Store>) {
+    use OrganisationHolding::*;
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
+    let token = Key {
+        sandbox: None,
+        expires_at: None,
+        ..key(&ours)
+    };
+    store.create_key(&token, "0a").await.unwrap();
+    let other = Key {
+        expires_at: None,
+        ..key(&theirs)
+    };
+    store.create_key(&other, "0b").await.unwrap();
+    for (org, name) in [(&ours, "laptop"), (&theirs, "other")] {
+        let one = ssh_keys::key(org, name, "SHA256:a");
+        store.create_ssh_key(&one).await.unwrap();
+        // What others have holds nobody off.
+        store.put_secret(&secret(org, "github", 1)).await.unwrap();
+        let sealed_to = keys(org, name, "host");
+        store.keep_secret_keys(&sealed_to).await.unwrap();
+    }
+    append(&store, "one", vec![audit(&ours, 1), audit(&ours, 2)]).await;
+
+    let box_ = sandbox(&ours, Some("box"));
+    store.create_sandbox(&box_, None).await.unwrap();
+    let kept = ready_snapshot(&store, &ours).await;
+    let made = template(&ours, &kept, "web", &["latest"]);
+    store.create_template(&made, None).await.unwrap();
+    let data = volume(&ours, "data");
+    store.create_volume(&data, None).await.unwrap();
+    let image = ImageId::random();
+    store
+        .grant_image(Some(&ours), "app", &image, 10)
+        .await
+        .unwrap();
+    let running = build(&ours, 3);
+    store.put_build(&running, 3).await.unwrap();
+    store.put_image_job(&pull(&ours, None)).await.unwrap();
+    let all = [
+        (Sandboxes, 1),
+        (Snapshots, 1),
+        (Templates, 1),
+        (Volumes, 1),
+        (Secrets, 1),
+        (Images, 1),
+        (Builds, 1),
+        (Pulls, 1),
+    ];
+    assert_eq!(holds(&store, &ours).await, all);
+    // Nothing was touched.
+    let found = store.key_by_hash("0a").await.unwrap().unwrap();
+    assert_eq!(found.revoked_at, None);
+
+    let gone = SandboxChange {
+        holds: Some(Holding::nothing()),
+        deleted_at: Some(at(40)),
+        ..SandboxChange::default()
+    };
+    store.change_sandbox(&box_.id, &gone, at(40)).await.unwrap();
+    assert_eq!(holds(&store, &ours).await, all[1..]);
+    let all_of = TemplatesDoomed::All("web".into());
+    store.delete_templates(&ours, &all_of).await.unwrap();
+    let gone = SnapshotChange {
+        deleted_at: Some(at(40)),
+        held_disk_mb: Some(0),
+        ..SnapshotChange::default()
+    };
+    store.change_snapshot(&kept, &gone).await.unwrap();
+    store.forget_volume(&data.id).await.unwrap();
+    store.remove_secret(&ours, "github").await.unwrap();
+    store.withdraw_image(Some(&ours), &image).await.unwrap();
+    let over = BuildRecord {
+        state: BuildState::Failed,
+        finished_at: Some(at(4)),
+        ..running
+    };
+    store.put_build(&over, 3).await.unwrap();
+    assert_eq!(holds(&store, &ours).await, [(Pulls, 1)]);
+    let ended = pull(&ours, Some("done"));
+    store.put_image_job(&ended).await.unwrap();
+    // A step of a build goes by itself.
+    let step = SnapshotRecord {
+        kind: SnapshotKind::Build,
+        ..snapshot(&sandbox(&ours, None), None)
+    };
+    store.create_snapshot(&step, None).await.unwrap();
+    let listed = |page: PageRequest| {
+        let store = Arc::clone(&store);
+        async move { store.organisations(&page).await.unwrap().items }
+    };
+    assert_eq!(listed(PageRequest::default()).await.len(), 2);
+
+    let removed = store.remove_organisation(&ours, at(60)).await.unwrap();
+    let name = "ours".to_owned();
+    assert_eq!(removed, OrganisationRemoval::Removed { name });
+    let again = store.remove_organisation(&ours, at(61)).await;
+    assert!(
+        matches!(again, Err(StoreError::NotFound { .. })),
+        "{again:?}"
+    );
+    assert_eq!(store.organisation(&ours).await.unwrap(), None);
+    assert_eq!(store.organisation_by_name("ours").await.unwrap(), None);
+    let by_id = store.organisation_by_name(ours.as_str()).await.unwrap();
+    assert_eq!(by_id, None);
+    let quota = store.set_quota(&ours, None, Quota::default()).await;
+    assert!(
+        matches!(quota, Err(StoreError::NotFound { .. })),
+        "{quota:?}"
+    );
+    let found = store.key_by_hash("0a").await.unwrap().unwrap();
+    assert_eq!(found.revoked_at, Some(at(60)));
+    let holders = store.ssh_keys_by_fingerprint("SHA256:a").await.unwrap();
+    assert!(
+        holders.iter().all(|holder| holder.org == theirs),
+        "{holders:?}"
+    );
+    assert_eq!(store.secret_keys(&ours).await.unwrap(), None);
+    // What it did stays, and can be checked.
+    let head = store.audit_head(&ours).await.unwrap().unwrap();
+    assert_eq!(head.sequence, 2);
+    let ever = store.organisations_ever(&PageRequest::default()).await;
+    let mut ever: Vec<_> = ever
+        .unwrap()
+        .items
+        .into_iter()
+        .map(|org| org.name)
+        .collect();
+    ever.sort();
+    assert_eq!(ever, ["ours", "theirs"]);
+    // What goes by itself goes from a removed one too.
+    let gone = SnapshotChange {
+        deleted_at: Some(at(70)),
+        held_disk_mb: Some(0),
+        ..SnapshotChange::default()
+    };
+    store.change_snapshot(&step.id, &gone).await.unwrap();
+    store.release_image(&ours, &image).await.unwrap();
+
+    // Others have what they had.
+    let found = store.key_by_hash("0b").await.unwrap().unwrap();
+    assert_eq!(found.revoked_at, None);
+    assert!(store.secret_keys(&theirs).await.unwrap().is_some());
+    assert_eq!(listed(PageRequest::default()).await.len(), 1);
+
+    // The name is free, and whoever takes it finds nothing.
+    let fresh = org(&store, "ours").await;
+    let page = PageRequest::default();
+    assert_eq!(store.keys(&fresh, &page).await.unwrap().items, []);
+    assert_eq!(store.ssh_keys(&fresh, &page).await.unwrap().items, []);
+    assert_eq!(store.audit_head(&fresh).await.unwrap(), None);
+    let name = SandboxRef::Name("box");
+    assert_eq!(store.sandbox(&fresh, name).await.unwrap(), None);
+    let name = VolumeRef::Name("data");
+    assert_eq!(store.volume(&fresh, name).await.unwrap(), None);
+    let named = store.organisation_by_name("ours").await.unwrap().unwrap();
+    assert_eq!((named.id, named.used), (fresh.clone(), Holding::nothing()));
+    let removed = store.remove_organisation(&fresh, at(80)).await.unwrap();
+    assert!(matches!(removed, OrganisationRemoval::Removed { .. }));
+}
+
+pub async fn nothing_is_made_in_a_removed_organisation(store: Arc<dyn Store>) {
+    let ours = org(&store, "ours").await;
+    let removed = store.remove_organisation(&ours, at(60)).await.unwrap();
+    assert!(matches!(removed, OrganisationRemoval::Removed { .. }));
+    let image = ImageId::random();
+    let nothing_held = SnapshotRecord {
+        held_disk_mb: 0,
+        ..snapshot(&sandbox(&ours, None), None)
+    };
+    let (box_, data) = (sandbox(&ours, None), volume(&ours, "data"));
+    let made = [
+        store.create_sandbox(&box_, None).await.map(drop),
+        store.create_snapshot(&nothing_held, None).await.map(drop),
+        store.create_volume(&data, None).await.map(drop),
+        store.create_key(&key(&ours), "0a").await,
+        store
+            .create_ssh_key(&ssh_keys::key(&ours, "a", "SHA256:a"))
+            .await,
+        store.put_secret(&secret(&ours, "a", 1)).await.map(drop),
+        store
+            .keep_secret_keys(&keys(&ours, "a", "host"))
+            .await
+            .map(drop),
+        store.put_build(&build(&ours, 1), 3).await,
+        store.put_image_job(&pull(&ours, None)).await,
+        store
+            .grant_image(Some(&ours), "app", &image, 0)
+            .await
+            .map(drop),
+    ];
+    for (number, made) in made.into_iter().enumerate() {
+        assert!(
+            matches!(made, Err(StoreError::NotFound { .. })),
+            "{number}: {made:?}"
+        );
+    }
+    // Not even a part of it.
+    assert_eq!(store.any_sandbox(&box_.id).await.unwrap(), None);
+    assert_eq!(store.any_volume(&data.id).await.unwrap(), None);
+    assert!(!store.image_is_granted(&image).await.unwrap());
+}
+
+pub async fn making_something_and_removing_at_once_have_one_winner(store: Arc<dyn Store>) {
+    for number in 0..10 {
+        let ours = org(&store, &format!("ours-{number}")).await;
+        let one = secret(&ours, "github", 1);
+        let (made, removed) = tokio::join!(
+            store.put_secret(&one),
+            store.remove_organisation(&ours, at(60))
+        );
+        let is_there = store.secret(&ours, "github").await.unwrap().is_some();
+        let is_removed = matches!(removed, Ok(OrganisationRemoval::Removed { .. }));
+        assert_eq!(made.is_ok(), is_there, "{made:?}");
+        assert_eq!(is_removed, !is_there, "{made:?} {removed:?}");
+    }
 }

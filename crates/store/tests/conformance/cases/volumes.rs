@@ -10,7 +10,7 @@ use cove_store::{
 
 use crate::rows::{at, host, moment, org, org_with, sandbox, steady};
 
-fn volume(org: &OrgId, name: &str) -> VolumeRecord {
+pub fn volume(org: &OrgId, name: &str) -> VolumeRecord {
     VolumeRecord {
         id: VolumeId::random(),
         org: org.clone(),
