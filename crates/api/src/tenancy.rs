@@ -110,7 +110,7 @@ pub struct CreateOrg {
     /// Name, unique on the server.
     #[schemars(length(min = 1, max = cove_limits::NAME_MAX))]
     pub name: String,
-    /// Quota; absent fields have their default.
+    /// Quota; absent fields have the server's default: of what the hosts can promise, half at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaRequest>,
 }

@@ -21,6 +21,10 @@ pub struct ControlConfig {
     pub fleet_key: Option<Arc<cove_vault::HostKeys>>,
     /// For organisations that are made without one of their own.
     pub default_quota: Quota,
+    /// Of what all hosts may promise, such an organisation has no more than this share, unless it is the home one.
+    pub quota_share: f64,
+    /// Sandboxes that a host takes.
+    pub sandboxes_max: u64,
     /// Requests of each key by itself; 0 per second means no limit.
     pub rate_limit: RateLimit,
     /// How often figures are taken for metering.
@@ -91,6 +95,8 @@ impl Default for ControlConfig {
         Self {
             fleet_key: None,
             default_quota: Quota::default(),
+            quota_share: 0.5,
+            sandboxes_max: Quota::default().sandboxes,
             rate_limit: RateLimit {
                 per_second: 2_000.0,
                 burst: 4_000.0,

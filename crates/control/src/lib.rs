@@ -112,6 +112,7 @@ pub use listeners::SharedEvent;
 pub use metadata::{PLACES as METADATA_VISITS, WhoAmI};
 pub use nodes::{JoinNode, NewJoinToken, Node, NodeState};
 pub use objects::{ObjectFigures, ObjectsConfig};
+pub use organisations::QuotaChange;
 pub use previews::{LinkKey, Pass, Share, ShareRequest};
 pub use principal::{Origin, Principal};
 pub use quarantine::{Quarantined, QuarantinedId};

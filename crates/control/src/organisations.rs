@@ -3,6 +3,7 @@
 use async_recursion::async_recursion as boxed;
 use cove_model::OrgId;
 use cove_model::spec::check_name;
+use cove_runner_api::HostInventory;
 use cove_store::{
     Holding, Organisation, OrganisationHolding, OrganisationRemoval, Page, PageRequest, Quota,
     Scope, StoreError,
@@ -12,10 +13,70 @@ use crate::admission::Taken;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
 use crate::principal::Principal;
-use crate::{Control, HOME_ORGANISATION};
+use crate::{Control, ControlConfig, HOME_ORGANISATION};
 
+const WHOLE_QUOTA: &str =
+    "give the whole quota: `cove org create NAME --sandboxes … --cpu … --memory … --disk …`";
 /// How often a change of a quota begins again when another came first.
 const QUOTA_TRIES: u32 = 10;
+
+/// Parts of a quota; the others stay, or have their default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct QuotaChange {
+    pub sandboxes: Option<u64>,
+    pub cpu_milli: Option<u64>,
+    pub memory_mb: Option<u64>,
+    pub disk_mb: Option<u64>,
+}
+
+impl QuotaChange {
+    pub fn over(self, base: Quota) -> Quota {
+        Quota {
+            sandboxes: self.sandboxes.unwrap_or(base.sandboxes),
+            cpu_milli: self.cpu_milli.unwrap_or(base.cpu_milli),
+            memory_mb: self.memory_mb.unwrap_or(base.memory_mb),
+            disk_mb: self.disk_mb.unwrap_or(base.disk_mb),
+        }
+    }
+
+    fn whole(self) -> Option<Quota> {
+        Some(Quota {
+            sandboxes: self.sandboxes?,
+            cpu_milli: self.cpu_milli?,
+            memory_mb: self.memory_mb?,
+            disk_mb: self.disk_mb?,
+        })
+    }
+}
+
+impl From<Option<Quota>> for QuotaChange {
+    fn from(quota: Option<Quota>) -> Self {
+        Self {
+            sandboxes: quota.map(|quota| quota.sandboxes),
+            cpu_milli: quota.map(|quota| quota.cpu_milli),
+            memory_mb: quota.map(|quota| quota.memory_mb),
+            disk_mb: quota.map(|quota| quota.disk_mb),
+        }
+    }
+}
+
+/// The configured default, and of what these hosts may promise together no more than the configured share.
+fn share_of(hosts: &[HostInventory], config: &ControlConfig) -> Quota {
+    let default = config.default_quota;
+    let share = |part: fn(&HostInventory) -> u64| {
+        let all = hosts.iter().map(part).fold(0, u64::saturating_add);
+        (all as f64 * config.quota_share) as u64
+    };
+    let sandboxes = config.sandboxes_max.saturating_mul(hosts.len() as u64);
+    Quota {
+        sandboxes: default
+            .sandboxes
+            .min((sandboxes as f64 * config.quota_share) as u64),
+        cpu_milli: default.cpu_milli.min(share(|host| host.cpu_milli)),
+        memory_mb: default.memory_mb.min(share(|host| host.memory_bytes >> 20)),
+        disk_mb: default.disk_mb.min(share(|host| host.disk_bytes >> 20)),
+    }
+}
 
 impl Control {
     /// Finds or makes the organisation that runs the installation.
@@ -54,10 +115,10 @@ impl Control {
         &self,
         principal: &Principal,
         name: &str,
-        quota: Option<Quota>,
+        quota: impl Into<QuotaChange> + Send + 'static,
     ) -> Result<Organisation, ControlError> {
         let (control, principal) = (self.clone(), principal.clone());
-        let name = name.to_owned();
+        let (name, quota) = (name.to_owned(), quota.into());
         self.to_the_end(async move {
             let made = control.try_create_organisation(&principal, &name, quota);
             let outcome = made.await;
@@ -71,19 +132,36 @@ impl Control {
         &self,
         principal: &Principal,
         name: &str,
-        quota: Option<Quota>,
+        quota: QuotaChange,
     ) -> Result<Organisation, ControlError> {
         principal.require_operator()?;
         check_name(name)?;
         let org = Organisation {
             id: OrgId::random(),
             name: name.to_owned(),
-            quota: quota.unwrap_or(self.config().default_quota),
+            quota: match quota.whole() {
+                Some(quota) => quota,
+                None => quota.over(self.quota_of_others().await?),
+            },
             used: Holding::nothing(),
             created_at: self.now(),
         };
         self.store().create_organisation(&org).await?;
         Ok(org)
+    }
+
+    /// What a new organisation has by default: nobody but the home organisation can take a whole host.
+    async fn quota_of_others(&self) -> Result<Quota, ControlError> {
+        let asked = self.ask_hosts(|host| async move {
+            let inventory = host.runner().await?.inventory().await?;
+            Ok(inventory)
+        });
+        let hosts = asked.await.map_err(|error| error.hint(WHOLE_QUOTA))?;
+        if hosts.is_empty() {
+            let message = "there is no host whose size the quota could depend on";
+            return Err(ControlError::conflict(message).hint(WHOLE_QUOTA));
+        }
+        Ok(share_of(&hosts, self.config()))
     }
 
     /// Operators only.

@@ -644,7 +644,7 @@ export interface components {
         CreateOrg: {
             /** @description Name, unique on the server. */
             name: string;
-            /** @description Quota; absent fields have their default. */
+            /** @description Quota; absent fields have the server's default: of what the hosts can promise, half at most. */
             quota?: components["schemas"]["QuotaRequest"] | null;
         };
         /** @description Body of `POST /v1/sandboxes`. Everything has a default. */

@@ -118,6 +118,11 @@ pub enum OrgCommand {
     /// List organisations
     #[command(visible_alias = "list")]
     Ls,
+    /// Show the quota of an organisation, and what it holds of it
+    Show {
+        /// Name or id
+        org: String,
+    },
     /// Create an organisation
     Create {
         name: String,

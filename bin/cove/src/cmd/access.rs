@@ -169,6 +169,18 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
                 table(&orgs)
             }
         }
+        OrgCommand::Show { org } => {
+            let mut known = all_orgs(client).await?;
+            known.retain(|one| one.id == org || one.name == org);
+            match known.as_slice() {
+                [] => Err(CliError::hinted(
+                    format!("there is no organisation {org:?}"),
+                    "`cove org ls` lists them",
+                )),
+                [one, ..] if json => output::json(one),
+                found => table(found),
+            }
+        }
         OrgCommand::Create { name, quota } => {
             let quota = Some(request(&quota)).filter(|asked| *asked != QuotaRequest::default());
             let org = client.create_org(&CreateOrg { name, quota }).await?;

@@ -68,6 +68,7 @@ pub struct Settings {
     pub quota_cpu: f64,
     pub quota_memory_mb: u64,
     pub quota_disk_mb: u64,
+    pub quota_share: f64,
     pub stop_grace_ms: u64,
     pub lease_renew_s: u64,
     pub lease_delete_after_s: u64,
@@ -154,6 +155,7 @@ impl Default for Settings {
             quota_cpu: control.default_quota.cpu_milli as f64 / 1e3,
             quota_memory_mb: control.default_quota.memory_mb,
             quota_disk_mb: control.default_quota.disk_mb,
+            quota_share: control.quota_share,
             stop_grace_ms: control.stop_grace_ms,
             lease_renew_s: control.lease_times.renew_within_s,
             lease_delete_after_s: control.lease_times.delete_after_s,
@@ -259,6 +261,7 @@ settings! {
     quota_cpu "CPUS" "Default quota of an organisation: CPUs of running sandboxes";
     quota_memory_mb "MIB" "Default quota of an organisation: memory of running sandboxes";
     quota_disk_mb "MIB" "Default quota of an organisation: disk";
+    quota_share "SHARE" "Share of what the hosts can promise that an organisation other than the home one has at most by default, up to 1";
     stop_grace_ms "MS" "Time between SIGTERM and SIGKILL when a stop request gives none";
     lease_renew_s "SECONDS" "Time without a renewal after which a sandbox with a lease is paused, when the request gives none";
     lease_delete_after_s "SECONDS" "Time after that at which it is deleted, when the request gives none";
@@ -515,6 +518,9 @@ impl Settings {
                     "{key} must be between 1 and {KEPT_DAYS_MAX}"
                 )));
             }
+        }
+        if !(self.quota_share > 0.0 && self.quota_share <= 1.0) {
+            return Err(wrong("quota_share must be above 0 and at most 1".into()));
         }
         if self.approval_hold_s > cove_limits::APPROVAL_HOLD_MAX_S {
             return Err(wrong(format!(

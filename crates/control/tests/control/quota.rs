@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use cove_control::testing::{Call, Fault, GuestKind, ScriptedGuest};
 use cove_control::{
-    CHANGES_PER_ORG, CommandRequest, ControlError, CreateKey, CreateSandbox, ErrorCode,
-    GuestAction, Principal, Quota, SandboxPatch, Scope, TakeSnapshot,
+    CHANGES_PER_ORG, CommandRequest, ControlConfig, ControlError, CreateKey, CreateSandbox,
+    ErrorCode, GuestAction, PageRequest, Principal, Quota, QuotaChange, SandboxPatch, Scope,
+    TakeSnapshot,
 };
 use cove_model::{ResourcesPatch, SandboxSpec, State};
 use cove_protocol::message::Process;
-use cove_runner_api::RunnerError;
+use cove_runner_api::{RunnerApi, RunnerError};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use tokio::sync::Semaphore;
 
-use crate::support::{Plane, named, sized, wait};
+use crate::support::{Plane, named, quick, sized, wait};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -435,4 +436,68 @@ async fn an_organisation_that_makes_many_at_once_leaves_calls_of_the_host_to_oth
     for made in making {
         made.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_new_organisation_gets_no_more_than_its_share_of_the_hosts_unless_it_is_told() {
+    // Of CPUs less than its share, of the rest more.
+    let default_quota = Quota {
+        sandboxes: 1_000,
+        cpu_milli: 7,
+        memory_mb: 1 << 40,
+        disk_mb: 1 << 40,
+    };
+    let config = ControlConfig {
+        default_quota,
+        quota_share: 0.25,
+        sandboxes_max: 40,
+        ..quick()
+    };
+    let plane = Plane::with(config).await;
+    let control = &plane.control;
+    let host = plane.runner.inventory().await.unwrap();
+    let made = control.create_organisation(&plane.root, "shared", None);
+    let share = Quota {
+        sandboxes: 10,
+        cpu_milli: 7,
+        memory_mb: (host.memory_bytes >> 20) / 4,
+        disk_mb: (host.disk_bytes >> 20) / 4,
+    };
+    assert_eq!(made.await.unwrap().quota, share);
+    let part = QuotaChange {
+        memory_mb: Some(5),
+        sandboxes: Some(1_000),
+        ..QuotaChange::default()
+    };
+    let made = control.create_organisation(&plane.root, "told", part);
+    let told = Quota {
+        memory_mb: 5,
+        sandboxes: 1_000,
+        ..share
+    };
+    let made = made.await.unwrap();
+    assert_eq!(made.quota, told);
+    // It is changed like any other.
+    let more = Quota::default();
+    let changed = control.set_quota(&plane.root, &made.id, more).await;
+    assert_eq!(changed.unwrap().quota, more);
+    let home = control.organisation(&plane.root, None).await.unwrap();
+    assert_eq!(home.quota, default_quota);
+}
+
+#[tokio::test]
+async fn without_a_host_that_answers_a_quota_is_given_whole() {
+    let plane = Plane::new().await;
+    plane.runner.cut_off(true);
+    let control = &plane.control;
+    let refused = control.create_organisation(&plane.root, "unknown", None);
+    let refused = refused.await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::RunnerUnreachable);
+    assert!(refused.hint.unwrap().contains("--memory"));
+    let page = PageRequest::default();
+    let listed = control.list_organisations(&plane.root, &page).await;
+    assert_eq!(listed.unwrap().items.len(), 1, "nothing was made");
+    let whole = Some(Quota::default());
+    let made = control.create_organisation(&plane.root, "unknown", whole);
+    assert_eq!(made.await.unwrap().quota, Quota::default());
 }

@@ -10,7 +10,7 @@ use cove_api::tenancy::{
     UsageQuery,
 };
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{Period, Quota};
+use cove_control::{Period, QuotaChange};
 use cove_dialect::Kind;
 use cove_limits::{QUOTA_CPU_MAX, QUOTA_MB_MAX, QUOTA_SANDBOXES_MAX};
 use cove_model::spec::SECONDS_MAX;
@@ -102,10 +102,7 @@ pub async fn create_org(
     Query(NoQuery {}): Query<NoQuery>,
     Json(body): Json<CreateOrg>,
 ) -> Answer {
-    let quota = body
-        .quota
-        .map(|asked| quota(&asked, Quota::default()))
-        .transpose()?;
+    let quota = quota(&body.quota.unwrap_or_default())?;
     let org = app
         .control
         .create_organisation(&caller.principal, &body.name, quota)
@@ -121,7 +118,8 @@ pub async fn patch_org(
     Json(body): Json<PatchOrg>,
 ) -> Answer {
     let id = org_id(&org)?;
-    let change = move |now| quota(&body.quota, now).map_err(|failure| failure.message);
+    let asked = quota(&body.quota)?;
+    let change = move |now| Ok(asked.over(now));
     let changed = app.control.change_quota(&caller.principal, &id, change);
     ok(convert::org(changed.await?))
 }
@@ -139,27 +137,26 @@ pub async fn delete_org(
     nothing()
 }
 
-fn quota(asked: &QuotaRequest, base: Quota) -> Result<Quota, Failure> {
+fn quota(asked: &QuotaRequest) -> Result<QuotaChange, Failure> {
     let cpu_milli = match asked.cpu {
-        None => base.cpu_milli,
+        None => None,
         Some(cpu) if cpu.is_finite() && (0.0..=QUOTA_CPU_MAX).contains(&cpu) => {
-            (cpu * 1000.0).round() as u64
+            Some((cpu * 1000.0).round() as u64)
         }
         Some(_) => return Err(Failure::invalid("cpu is out of range")),
     };
-    let quota = Quota {
-        sandboxes: asked.sandboxes.unwrap_or(base.sandboxes),
-        cpu_milli,
-        memory_mb: asked.memory_mb.unwrap_or(base.memory_mb),
-        disk_mb: asked.disk_mb.unwrap_or(base.disk_mb),
-    };
-    if quota.sandboxes > QUOTA_SANDBOXES_MAX
-        || quota.memory_mb > QUOTA_MB_MAX
-        || quota.disk_mb > QUOTA_MB_MAX
+    if asked.sandboxes > Some(QUOTA_SANDBOXES_MAX)
+        || asked.memory_mb > Some(QUOTA_MB_MAX)
+        || asked.disk_mb > Some(QUOTA_MB_MAX)
     {
         return Err(Failure::invalid("the quota is out of range"));
     }
-    Ok(quota)
+    Ok(QuotaChange {
+        sandboxes: asked.sandboxes,
+        cpu_milli,
+        memory_mb: asked.memory_mb,
+        disk_mb: asked.disk_mb,
+    })
 }
 
 fn org_id(text: &str) -> Result<OrgId, Failure> {

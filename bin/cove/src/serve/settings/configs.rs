@@ -40,6 +40,8 @@ impl Settings {
                 memory_mb: self.quota_memory_mb,
                 disk_mb: self.quota_disk_mb,
             },
+            quota_share: self.quota_share,
+            sandboxes_max: self.sandboxes_max,
             rate_limit: RateLimit {
                 per_second: self.rate_per_second,
                 burst: self.rate_burst,
