@@ -415,7 +415,7 @@ mod tests {
         ('c', &["--code", "--shell"]),
         ('f', &["--file", "--follow", "--force"]),
         ('n', &["--name", "--tail"]),
-        ('t', &["--tag", "--tty"]),
+        ('t', &["--tag", "--timestamps", "--tty"]),
     ];
 
     #[test]

@@ -1,7 +1,8 @@
 //! Sizes and times as people write and read them.
 
 use cove_api::Timestamp;
-use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime, UtcOffset};
 
 /// `512`, `512M`, `2G`, `1T`: in MiB.
 pub fn megabytes(text: &str) -> Result<u64, String> {
@@ -30,6 +31,18 @@ pub fn duration_s(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     number.checked_mul(factor).ok_or_else(wrong)
+}
+
+/// `10m`: so long ago; or a moment as in RFC 3339.
+pub fn since(text: &str) -> Result<Timestamp, String> {
+    let wrong = || "must be like 90s, 10m, 2h, 7d or 2026-01-31T12:00:00Z".to_owned();
+    if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
+        return Ok(Timestamp(moment));
+    }
+    let ago = duration_s(text).map_err(|_| wrong())?;
+    let ago = i64::try_from(ago).map_err(|_| wrong())?;
+    let moment = OffsetDateTime::now_utc().checked_sub(Duration::seconds(ago));
+    moment.map(Timestamp).ok_or_else(wrong)
 }
 
 fn split(text: &str) -> (&str, &str) {
@@ -93,6 +106,24 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// To the millisecond, always as wide; `-` for an unknown one.
+pub fn millis(at: Option<Timestamp>) -> String {
+    let Some(Timestamp(at)) = at else {
+        return format!("{:<24}", "-");
+    };
+    let at = at.to_offset(UtcOffset::UTC);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
+        at.hour(),
+        at.minute(),
+        at.second(),
+        at.millisecond()
+    )
+}
+
 /// `3 min ago`, for people.
 pub fn ago(at: Timestamp) -> String {
     let seconds = at.millis_until(OffsetDateTime::now_utc()) / 1000;
@@ -129,6 +160,25 @@ mod tests {
             assert!(megabytes(bad).is_err(), "{bad} was accepted");
         }
         assert!(duration_s("18446744073709551615d").is_err());
+    }
+
+    #[test]
+    fn a_beginning_is_so_long_ago_or_a_moment() {
+        let moment = since("2026-01-31T12:00:00+01:00").unwrap();
+        assert_eq!(moment.0.unix_timestamp(), 1_769_857_200);
+        let before = OffsetDateTime::now_utc() - Duration::minutes(10);
+        let ago = since("10m").unwrap();
+        assert!(ago.0 >= before && ago.0 <= OffsetDateTime::now_utc() - Duration::minutes(10));
+        for bad in ["", "yesterday", "-5m", "2026-01-31", "99999999999999d"] {
+            assert!(since(bad).is_err(), "{bad} was accepted");
+        }
+    }
+
+    #[test]
+    fn times_of_lines_have_one_width() {
+        let at = Timestamp::from_unix_ms(1_769_857_200_070);
+        assert_eq!(millis(Some(at)), "2026-01-31T11:00:00.070Z");
+        assert_eq!(millis(None).len(), millis(Some(at)).len());
     }
 
     #[test]

@@ -219,6 +219,10 @@ pub struct OutputChunk {
     /// What to do about something that was refused just now because the network is off; such a line has no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// When it was written, by the sandbox's clock, if that was requested and is known. Sandboxes whose processes were
+    /// captured by an earlier version do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -237,6 +241,7 @@ impl OutputChunk {
             data,
             dropped,
             hint: None,
+            at: None,
         }
     }
 
@@ -323,6 +328,12 @@ pub struct OutputQuery {
     pub stderr_from: u64,
     /// Follow the output until the command ends. Without it, the answer is the output so far.
     pub follow: bool,
+    /// Leave out what was written before this time. Output whose time is not known is not left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Report when output was written, in chunks of about the same time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub timestamps: bool,
 }
 
 /// Query of attach.

@@ -7,8 +7,9 @@
 
 use async_recursion::async_recursion as boxed;
 use bytes::BytesMut;
+use cove_limits::OUTPUT_TIMES_MAX;
 use cove_protocol::client::{Follow, FollowEvent, GuestError};
-use cove_protocol::message::{Channel, Exit, OutputFrom, Refusals, Start};
+use cove_protocol::message::{Channel, Exit, OutputFrom, OutputTime, Refusals, Start};
 use futures_util::future::poll_immediate;
 
 use crate::error::ControlError;
@@ -68,23 +69,45 @@ fn split(event: FollowEvent) -> (FollowEvent, Option<FollowEvent>) {
             offset,
             mut data,
             dropped,
+            mut times,
         } if data.len() > PIECE => {
+            let at = offset + PIECE as u64;
             let rest = FollowEvent::Output {
                 channel,
-                offset: offset + PIECE as u64,
+                offset: at,
                 data: data.split_off(PIECE),
                 dropped: 0,
+                times: split_times(&mut times, at),
             };
             let first = FollowEvent::Output {
                 channel,
                 offset,
                 data,
                 dropped,
+                times,
             };
             (first, Some(rest))
         }
         event => (event, None),
     }
+}
+
+/// Takes the marks from an offset on, which then begin there.
+fn split_times(times: &mut Vec<OutputTime>, at: u64) -> Vec<OutputTime> {
+    let mut rest = times.split_off(times.partition_point(|time| time.offset < at));
+    if let Some(before) = times.last()
+        && rest.first().is_none_or(|first| first.offset > at)
+    {
+        let unix_ms = before.unix_ms;
+        rest.insert(
+            0,
+            OutputTime {
+                offset: at,
+                unix_ms,
+            },
+        );
+    }
+    rest
 }
 
 /// Whether a stream ended because its sandbox was put to rest.
@@ -226,12 +249,13 @@ impl Following {
             offset,
             mut data,
             dropped,
+            mut times,
         } = first
         else {
             return first;
         };
         let mut all = BytesMut::new();
-        while all.len().max(data.len()) < PIECE {
+        while all.len().max(data.len()) < PIECE && times.len() < OUTPUT_TIMES_MAX {
             let Some(next) = poll_immediate(self.follow.next()).await else {
                 break;
             };
@@ -240,8 +264,10 @@ impl Following {
                     channel: same,
                     data: more,
                     dropped: 0,
+                    times: later,
                     ..
-                })) if same == channel => {
+                })) if same == channel && later.is_empty() == times.is_empty() => {
+                    times.extend(later);
                     if all.is_empty() {
                         all.extend_from_slice(&data);
                     }
@@ -261,11 +287,30 @@ impl Following {
             offset,
             data,
             dropped,
+            times,
         }
     }
 
     /// Where it is: the next offsets of stdout and stderr.
     pub fn position(&self) -> (u64, u64) {
         self.follow.position()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_split_has_the_times_of_its_bytes() {
+        let time = |offset, unix_ms| OutputTime { offset, unix_ms };
+        let mut times = vec![time(10, 1), time(20, 2), time(30, 3)];
+        assert_eq!(split_times(&mut times, 25), [time(25, 2), time(30, 3)]);
+        assert_eq!(times, [time(10, 1), time(20, 2)]);
+        assert_eq!(split_times(&mut times, 20), [time(20, 2)]);
+        assert_eq!(times, [time(10, 1)]);
+        // When the first bytes came is not known.
+        assert_eq!(split_times(&mut times, 5), [time(10, 1)]);
+        assert_eq!(times, []);
     }
 }

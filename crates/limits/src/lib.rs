@@ -100,6 +100,8 @@ pub const TAG_MAX: usize = 256;
 pub const RING_MIN: u64 = 4 * KIB as u64;
 pub const RING_DEFAULT: u64 = 256 * KIB as u64;
 pub const RING_MAX: u64 = 8 * MIB as u64;
+/// Marks of time that are kept of a stream, and that come with one piece of it.
+pub const OUTPUT_TIMES_MAX: usize = 4096;
 /// Processes that run at once in a sandbox, and finished ones whose output can still be read.
 pub const PROCESSES_RUNNING_MAX: usize = 1024;
 pub const PROCESSES_FINISHED_MAX: usize = 1024;

@@ -438,6 +438,19 @@ pub struct Output {
     /// Bytes between what was asked for and `offset` that the ring no longer had.
     #[prost(uint64, tag = "4")]
     pub dropped: u64,
+    /// When parts of `data` came, in order. The first is of the first byte, where that is known. Guests before these said
+    /// nothing of it.
+    #[prost(message, repeated, tag = "5")]
+    pub times: Vec<OutputTime>,
+}
+
+/// What came at this offset and up to the next such mark came at this time, as far as the guest keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct OutputTime {
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    #[prost(int64, tag = "2")]
+    pub unix_ms: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]

@@ -13,7 +13,7 @@ use cove_protocol::client::{Connect, FollowEvent, Guest, GuestError, Stream, TEX
 use cove_protocol::frame::{self, FRAME_MAX, FrameError};
 use cove_protocol::message::{
     Change, ChangeKind, Done, Error, Exit, FileInfo, Info, ListDir, Listing, Output, OutputFrom,
-    Process, Quiesced, ReadFile, Reply, ReplyKind, Start, Watch,
+    OutputTime, Process, Quiesced, ReadFile, Reply, ReplyKind, Start, Watch,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -57,6 +57,7 @@ fn output(offset: u64, dropped: u64, data: &'static [u8]) -> ReplyKind {
         offset,
         dropped,
         data: Bytes::from_static(data),
+        times: Vec::new(),
     })
 }
 
@@ -67,6 +68,27 @@ async fn follow(guest: &Guest) -> Result<Vec<FollowEvent>, GuestError> {
         events.push(event);
     }
     Ok(events)
+}
+
+#[tokio::test]
+async fn times_lie_within_their_output_and_go_forwards() {
+    let time = |offset, unix_ms| OutputTime { offset, unix_ms };
+    let mut times = vec![time(0, 1), time(4, i64::MIN), time(3, 3), time(4, 4)];
+    times.extend([time(5, 5), time(6, 6), time(u64::MAX, 7)]);
+    times.extend(vec![time(5, 8); 100_000]);
+    let said = ReplyKind::Output(Output {
+        offset: 1,
+        dropped: 1,
+        data: Bytes::from_static(b"abcde"),
+        times,
+        ..Output::default()
+    });
+    let over = ReplyKind::Exit(Exit::default());
+    let events = follow(&saying(vec![said, over])).await.unwrap();
+    let Some(FollowEvent::Output { times, .. }) = events.first() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(times, &[time(4, i64::MIN), time(5, 5)]);
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ mod stalling;
 mod state;
 mod streaming;
 mod strict;
+mod timing;
 mod tls;
 mod unread;
 

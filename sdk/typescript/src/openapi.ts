@@ -2015,6 +2015,11 @@ export interface components {
         };
         /** @description Some output. `text` when it is UTF-8, else `data` in base64. */
         OutputChunk: {
+            /**
+             * @description When it was written, by the sandbox's clock, if that was requested and is known. Sandboxes whose processes were
+             *     captured by an earlier version do not know it.
+             */
+            at?: components["schemas"]["Timestamp"] | null;
             /** @description The output in base64, if it is not UTF-8. */
             data?: string | null;
             /**
@@ -2057,6 +2062,8 @@ export interface components {
              * @default false
              */
             follow: boolean;
+            /** @description Leave out what was written before this time. Output whose time is not known is not left out. */
+            since?: components["schemas"]["Timestamp"] | null;
             /**
              * Format: uint64
              * @description Offset of standard error to start at.
@@ -2070,6 +2077,8 @@ export interface components {
              * @default 0
              */
             stdout_from: number;
+            /** @description Report when output was written, in chunks of about the same time. */
+            timestamps?: boolean;
         };
         /** @description One page of a list. */
         Page: {

@@ -1,9 +1,10 @@
 //! Arguments about what is done inside sandboxes.
 
 use clap::Args;
+use cove_api::Timestamp;
 
 use super::sandbox::CreateOptions;
-use crate::units::{EnvFile, duration_s, env_file, key_value, variables};
+use crate::units::{EnvFile, duration_s, env_file, key_value, since, variables};
 
 /// How a command runs.
 #[derive(Debug, Clone, Default, Args)]
@@ -150,6 +151,12 @@ pub struct LogsArgs {
     /// Print only the last lines
     #[arg(long, short = 'n', value_name = "LINES")]
     pub tail: Option<usize>,
+    /// Print only what was written since then: 10m is ten minutes ago, or a moment like 2026-01-31T12:00:00Z
+    #[arg(long, value_parser = since, value_name = "TIME")]
+    pub since: Option<Timestamp>,
+    /// Print in front of each line when it was written
+    #[arg(long, short)]
+    pub timestamps: bool,
     pub sandbox: String,
     /// Id of a command, from `cove ps` [default: the newest]
     pub process: Option<String>,

@@ -247,6 +247,7 @@ impl Following<'_> {
             stdout_from,
             stderr_from,
             follow: true,
+            ..OutputQuery::default()
         };
         let started = Instant::now();
         loop {

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use cove_api::PageQuery;
 use cove_api::event::{Event, EventKind};
 use cove_api::port::SharePort;
 use cove_api::process::{OutputChunk, OutputEvent, OutputQuery, Process};
+use cove_api::{PageQuery, Timestamp};
 use cove_client::Client;
 
 use super::exec;
@@ -79,10 +79,17 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
     };
     let mut query = OutputQuery {
         follow: args.follow,
+        since: args.since,
+        timestamps: args.timestamps,
         ..OutputQuery::default()
     };
+    let mut printer = Printer {
+        timestamps: args.timestamps,
+        json,
+        begins: [true, true],
+    };
     if let Some(count) = args.tail {
-        let seen = tail(client, &args.sandbox, &process, count, json).await?;
+        let seen = tail(client, &args.sandbox, &process, &query, count, &mut printer).await?;
         if !args.follow {
             return Ok(());
         }
@@ -90,13 +97,10 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
     }
     let mut lines = client.output(&args.sandbox, &process, &query).await?;
     while let Some(event) = lines.next().await? {
-        if json {
-            output::json_line(&event)?;
-            continue;
-        }
         match event {
-            OutputEvent::Stdout(chunk) => exec::write_chunk(chunk, &mut std::io::stdout().lock())?,
-            OutputEvent::Stderr(chunk) => exec::write_chunk(chunk, &mut std::io::stderr().lock())?,
+            OutputEvent::Stdout(chunk) => printer.print(0, chunk)?,
+            OutputEvent::Stderr(chunk) => printer.print(1, chunk)?,
+            event if json => output::json_line(&event)?,
             OutputEvent::Error { error } => return Err(CliError::usage(error.message)),
             OutputEvent::Started { .. } | OutputEvent::Exit(_) => {}
         }
@@ -104,20 +108,70 @@ pub async fn logs(client: &Client, args: &LogsArgs, json: bool) -> Result<(), Cl
     Ok(())
 }
 
+/// Prints output, on request with the time in front of each line.
+struct Printer {
+    timestamps: bool,
+    json: bool,
+    /// Whether the next byte of each stream begins a line.
+    begins: [bool; 2],
+}
+
+impl Printer {
+    fn print(&mut self, stream: usize, chunk: OutputChunk) -> Result<(), CliError> {
+        if self.json {
+            return output::json_line(&match stream {
+                0 => OutputEvent::Stdout(chunk),
+                _ => OutputEvent::Stderr(chunk),
+            });
+        }
+        let chunk = match self.timestamps {
+            true => self.dated(stream, chunk)?,
+            false => chunk,
+        };
+        match stream {
+            0 => exec::write_chunk(chunk, &mut std::io::stdout().lock()),
+            _ => exec::write_chunk(chunk, &mut std::io::stderr().lock()),
+        }
+    }
+
+    fn dated(&mut self, stream: usize, chunk: OutputChunk) -> Result<OutputChunk, CliError> {
+        let (dropped, at) = (chunk.dropped, units::millis(chunk.at));
+        let mut dated = Vec::new();
+        for piece in bytes_of(chunk)?.split_inclusive(|byte| *byte == b'\n') {
+            if self.begins[stream] {
+                dated.extend_from_slice(at.as_bytes());
+                dated.push(b' ');
+            }
+            dated.extend_from_slice(piece);
+            self.begins[stream] = piece.ends_with(b"\n");
+        }
+        Ok(OutputChunk::new(0, dropped, &dated))
+    }
+}
+
+fn bytes_of(chunk: OutputChunk) -> Result<Vec<u8>, CliError> {
+    chunk
+        .into_bytes()
+        .ok_or_else(|| CliError::usage("the server sent output that cannot be read"))
+}
+
 /// Prints the last lines of the present output, and returns where each stream continues.
 async fn tail(
     client: &Client,
     sandbox: &str,
     process: &str,
+    query: &OutputQuery,
     count: usize,
-    json: bool,
+    printer: &mut Printer,
 ) -> Result<[u64; 2], CliError> {
-    let mut lines = client
-        .output(sandbox, process, &OutputQuery::default())
-        .await?;
+    let present = OutputQuery {
+        follow: false,
+        ..query.clone()
+    };
+    let mut lines = client.output(sandbox, process, &present).await?;
     let mut next = [0, 0];
-    // Whole lines in the order they came, each with its stream; the last may be without an end.
-    let mut kept: VecDeque<(usize, Vec<u8>)> = VecDeque::new();
+    // Whole lines in the order they came, each with its stream and time; the last may be without an end.
+    let mut kept: VecDeque<(usize, Option<Timestamp>, Vec<u8>)> = VecDeque::new();
     while let Some(event) = lines.next().await? {
         let (stream, chunk) = match event {
             OutputEvent::Stdout(chunk) => (0, chunk),
@@ -125,36 +179,27 @@ async fn tail(
             OutputEvent::Error { error } => return Err(CliError::usage(error.message)),
             OutputEvent::Started { .. } | OutputEvent::Exit(_) => continue,
         };
-        let offset = chunk.offset;
-        let bytes = chunk
-            .into_bytes()
-            .ok_or_else(|| CliError::usage("the server sent output that cannot be read"))?;
+        let (offset, at) = (chunk.offset, chunk.at);
+        let bytes = bytes_of(chunk)?;
         next[stream] = offset.saturating_add(bytes.len() as u64);
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             match kept.back_mut() {
-                Some((last, line)) if *last == stream && !line.ends_with(b"\n") => {
+                Some((last, _, line)) if *last == stream && !line.ends_with(b"\n") => {
                     line.extend_from_slice(piece);
                 }
-                _ => kept.push_back((stream, piece.to_vec())),
+                _ => kept.push_back((stream, at, piece.to_vec())),
             }
             while kept.len() > count {
                 kept.pop_front();
             }
         }
     }
-    for (stream, line) in kept {
-        let chunk = OutputChunk::new(0, 0, &line);
-        if json {
-            let event = match stream {
-                0 => OutputEvent::Stdout(chunk),
-                _ => OutputEvent::Stderr(chunk),
-            };
-            output::json_line(&event)?;
-        } else if stream == 0 {
-            exec::write_chunk(chunk, &mut std::io::stdout().lock())?;
-        } else {
-            exec::write_chunk(chunk, &mut std::io::stderr().lock())?;
-        }
+    for (stream, at, line) in kept {
+        let chunk = OutputChunk {
+            at,
+            ..OutputChunk::new(0, 0, &line)
+        };
+        printer.print(stream, chunk)?;
     }
     Ok(next)
 }
@@ -321,6 +366,28 @@ pub async fn audit(client: &Client, limit: u32, json: bool) -> Result<(), CliErr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_line_has_the_time_of_its_first_byte() {
+        let mut printer = Printer {
+            timestamps: true,
+            json: false,
+            begins: [true, true],
+        };
+        let mut text = |at, bytes: &[u8]| {
+            let chunk = OutputChunk {
+                at: Some(Timestamp::from_unix_ms(at)),
+                ..OutputChunk::new(0, 0, bytes)
+            };
+            printer.dated(0, chunk).unwrap().text.unwrap()
+        };
+        assert_eq!(
+            text(0, b"one\ntw"),
+            "1970-01-01T00:00:00.000Z one\n1970-01-01T00:00:00.000Z tw"
+        );
+        assert_eq!(text(1, b"o\n"), "o\n");
+        assert_eq!(text(2, b"\n"), "1970-01-01T00:00:00.002Z \n");
+    }
 
     #[test]
     fn commands_are_shown_as_they_can_be_typed() {

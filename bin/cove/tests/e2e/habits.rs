@@ -64,6 +64,13 @@ fn timeouts_exit_with_124_and_logs_end_with_the_last_lines() {
     cove.ok(["exec", "box", "-c", "seq 1 100"]);
     assert_eq!(cove.ok(["logs", "--tail", "2", "box"]), "99\n100\n");
     assert_eq!(cove.ok(["logs", "--tail", "1", "--follow", "box"]), "100\n");
+    let dated = cove.ok(["logs", "-t", "--since", "1h", "--tail", "1", "box"]);
+    let (at, line) = dated.split_once(' ').unwrap();
+    assert!(at.ends_with('Z') && line == "100\n", "{dated}");
+    assert_eq!(
+        cove.ok(["logs", "--since", "2100-01-01T00:00:00Z", "box"]),
+        ""
+    );
 }
 
 #[test]

@@ -238,11 +238,13 @@ fn batch(
         if offset == at && data.is_empty() {
             continue;
         }
-        position[channel] = offset + data.len() as u64;
+        let end = offset + data.len() as u64;
+        position[channel] = end;
         let output = Output {
             channel: channel as i32,
             offset,
             dropped: offset - at,
+            times: ring.times(offset, end),
             data,
         };
         let kind = Some(ReplyKind::Output(output));

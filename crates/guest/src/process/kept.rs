@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cove_limits::{PROCESSES_FINISHED_MAX, RING_MAX, TAG_MAX, USER_MAX};
-use cove_protocol::message::{self, ProcessKind};
+use cove_protocol::message::{self, OutputTime, ProcessKind};
 use prost::Message;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
@@ -50,6 +50,34 @@ struct Kept {
     stdout: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     stderr: Bytes,
+    /// When their parts came, as pairs of offset and milliseconds since 1970. Files of earlier guests have none.
+    #[prost(bytes = "bytes", tag = "4")]
+    stdout_times: Bytes,
+    #[prost(bytes = "bytes", tag = "5")]
+    stderr_times: Bytes,
+}
+
+/// Bytes of one pair.
+const TIME: usize = 16;
+
+fn packed(times: &[OutputTime]) -> Bytes {
+    let pairs = times.iter().flat_map(|time| {
+        let (offset, unix_ms) = (time.offset.to_le_bytes(), time.unix_ms.to_le_bytes());
+        offset.into_iter().chain(unix_ms)
+    });
+    pairs.collect()
+}
+
+fn unpacked(pairs: &[u8]) -> impl Iterator<Item = OutputTime> {
+    let (pairs, _) = pairs.as_chunks::<TIME>();
+    pairs.iter().map(|pair| {
+        let (offset, unix_ms) = pair.split_at(TIME / 2);
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        OutputTime {
+            offset: number(offset),
+            unix_ms: number(unix_ms).cast_signed(),
+        }
+    })
 }
 
 /// Interpreters and sessions end with the machine that they belong to.
@@ -86,7 +114,8 @@ fn contents(state: &State) -> Vec<u8> {
             continue;
         }
         let streams = process.streams.borrow();
-        let [stdout, stderr] = [0, 1].map(|channel| tail(&streams.rings[channel]));
+        let [(stdout, stdout_times), (stderr, stderr_times)] =
+            [0, 1].map(|channel| tail(&streams.rings[channel]));
         drop(streams);
         let kept = Kept {
             process: message::Process {
@@ -99,6 +128,8 @@ fn contents(state: &State) -> Vec<u8> {
             .into(),
             stdout,
             stderr,
+            stdout_times,
+            stderr_times,
         };
         if contents.len() + kept.encoded_len() + prost::length_delimiter_len(kept.encoded_len())
             > FILE_MAX
@@ -112,9 +143,11 @@ fn contents(state: &State) -> Vec<u8> {
     contents
 }
 
-fn tail(ring: &Ring) -> Bytes {
+/// The last output of a stream, and when it came.
+fn tail(ring: &Ring) -> (Bytes, Bytes) {
     let from = ring.end().saturating_sub(STREAM_MAX as u64);
-    ring.read(from, STREAM_MAX).1
+    let (from, data) = ring.read(from, STREAM_MAX);
+    (data, packed(&ring.times(from, ring.end())))
 }
 
 fn replace(directory: &Path, contents: &[u8]) -> io::Result<()> {
@@ -161,9 +194,11 @@ pub fn read(state: &State) {
         if !state.table.adopt_finished(Rc::clone(&process)) {
             continue;
         }
-        for (channel, data) in output.iter().enumerate() {
+        for (channel, (data, times)) in output.iter().enumerate() {
             if !data.is_empty() {
-                state.table.keep(&process, channel, data);
+                state.table.keep(&process, channel, data, None);
+                let ring = &mut process.streams.borrow_mut().rings[channel];
+                ring.restore_times(unpacked(times));
             }
         }
     }
@@ -184,14 +219,20 @@ fn load(path: &Path) -> io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
+/// With each stream's output, and when it came.
+type Restored = (Rc<Process>, [(Bytes, Bytes); CHANNELS]);
+
+fn restored(kept: Kept) -> Option<Restored> {
     if kept.process.len() > PROCESS_MAX {
         return None;
     }
     let told = message::Process::decode(kept.process).ok()?;
     let mut exit = told.exit?;
     let is_short = |text: &str, limit| text.len() <= limit;
-    let output = [kept.stdout, kept.stderr];
+    let output = [
+        (kept.stdout, kept.stdout_times),
+        (kept.stderr, kept.stderr_times),
+    ];
     let ends = [told.stdout_bytes, told.stderr_bytes];
     let fits = !told.id.is_empty()
         && is_short(&told.id, ID_MAX)
@@ -200,7 +241,7 @@ fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
         && is_short(&told.owner, OWNER_MAX)
         && is_short(&told.mark, OWNER_MAX)
         && is_kept(told.kind)
-        && output.iter().zip(ends).all(|(data, end)| {
+        && output.iter().zip(ends).all(|((data, _), end)| {
             let length = data.len() as u64;
             length <= RING_MAX && length <= end && end < i64::MAX as u64
         });
@@ -209,7 +250,7 @@ fn restored(kept: Kept) -> Option<(Rc<Process>, [Bytes; CHANNELS])> {
     }
     (exit.stdout_bytes, exit.stderr_bytes) = (ends[0], ends[1]);
     let ring = |channel: usize| {
-        let length = output[channel].len();
+        let length = output[channel].0.len();
         Ring::starting_at(length, ends[channel] - length as u64)
     };
     let process = Process {

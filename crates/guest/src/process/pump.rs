@@ -10,7 +10,7 @@ use std::rc::Rc;
 use crate::watched::Watched;
 
 use super::{Process, reap};
-use crate::state::State;
+use crate::state::{State, unix_ms};
 
 /// Read from a terminal after the leader's exit at most before the exit is reported; pipes say
 /// themselves how much they hold.
@@ -106,7 +106,8 @@ fn read(state: &State, process: &Process, channel: usize, source: &Watched) -> G
         match rustix::io::read(source.get_ref(), &mut scratch[..room]) {
             Ok(0) => Got::End,
             Ok(count) => {
-                state.table.keep(process, channel, &scratch[..count]);
+                let now = Some(unix_ms());
+                state.table.keep(process, channel, &scratch[..count], now);
                 Got::Data(count)
             }
             Err(rustix::io::Errno::AGAIN) => Got::NothingNow,

@@ -1,10 +1,18 @@
-//! The last bytes of one output stream, with the absolute offset of each. Memory is taken as it
-//! fills: most commands print little.
+//! The last bytes of one output stream, with the absolute offset of each, and when they came. Memory is taken
+//! as it fills: most commands print little.
+
+use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use cove_limits::OUTPUT_TIMES_MAX;
+use cove_protocol::message::OutputTime;
 
 /// The first allocation.
 const FIRST: usize = 4 * 1024;
+/// Marks of time in one ring; see [`Ring::times_max`].
+const TIMES_MIN: usize = 256;
+/// Bytes of memory for output per mark of time.
+const BYTES_PER_TIME: usize = 64;
 
 pub struct Ring {
     buffer: Vec<u8>,
@@ -15,6 +23,10 @@ pub struct Ring {
     limit: usize,
     /// Absolute offset behind the newest byte.
     end: u64,
+    /// When bytes came: from each offset up to the next one's.
+    times: VecDeque<OutputTime>,
+    /// Milliseconds between two marks. It grows where a stream writes more often than its marks have room for.
+    apart_ms: u64,
 }
 
 impl Ring {
@@ -25,6 +37,8 @@ impl Ring {
             length: 0,
             limit,
             end: 0,
+            times: VecDeque::new(),
+            apart_ms: 1,
         }
     }
 
@@ -81,6 +95,72 @@ impl Ring {
             end: self.end,
             ..Self::new(0)
         };
+    }
+
+    /// What is pushed next comes at this time.
+    pub fn mark(&mut self, unix_ms: i64) {
+        if self.limit == 0 {
+            return;
+        }
+        let oldest = self.oldest();
+        while self.times.get(1).is_some_and(|next| next.offset <= oldest) {
+            self.times.pop_front();
+        }
+        match self.times.back_mut() {
+            Some(last) if last.unix_ms.abs_diff(unix_ms) < self.apart_ms => return,
+            // Nothing came at that time.
+            Some(last) if last.offset == self.end => {
+                last.unix_ms = unix_ms;
+                return;
+            }
+            _ => {}
+        }
+        let most = self.times_max();
+        if self.times.len() >= most {
+            let mut stays = false;
+            self.times.retain(|_| {
+                stays = !stays;
+                stays
+            });
+            self.apart_ms = self.apart_ms.saturating_mul(2);
+        } else if self.times.len() < most / 4 {
+            self.apart_ms = (self.apart_ms / 2).max(1);
+        }
+        self.times.push_back(OutputTime {
+            offset: self.end,
+            unix_ms,
+        });
+    }
+
+    /// A share of the memory that the output has.
+    fn times_max(&self) -> usize {
+        (self.buffer.len() / BYTES_PER_TIME).clamp(TIMES_MIN, OUTPUT_TIMES_MAX)
+    }
+
+    /// When the bytes between two offsets came. The first mark is of the first byte, unless that is not known.
+    pub fn times(&self, from: u64, to: u64) -> Vec<OutputTime> {
+        if from >= to {
+            return Vec::new();
+        }
+        let later = self.times.partition_point(|time| time.offset <= from);
+        let first = later.checked_sub(1).map(|index| OutputTime {
+            offset: from,
+            ..self.times[index]
+        });
+        let later = self.times.range(later..);
+        let later = later.take_while(|time| time.offset < to).copied();
+        first.into_iter().chain(later).collect()
+    }
+
+    /// Takes up marks that were kept with the output. Those that do not fit it are left out.
+    pub fn restore_times(&mut self, times: impl Iterator<Item = OutputTime>) {
+        let mut from = self.oldest();
+        for time in times.take(OUTPUT_TIMES_MAX) {
+            if (from..self.end).contains(&time.offset) {
+                from = time.offset + 1;
+                self.times.push_back(time);
+            }
+        }
     }
 
     pub fn push(&mut self, data: &[u8]) {
@@ -184,6 +264,80 @@ mod tests {
         ring.grow(ring.growth_for(1));
         ring.push(&[1; 10_000]);
         assert_eq!(ring.oldest(), 10_000 - FIRST as u64);
+    }
+
+    fn marks(ring: &Ring, from: u64, to: u64) -> Vec<(u64, i64)> {
+        let times = ring.times(from, to).into_iter();
+        times.map(|time| (time.offset, time.unix_ms)).collect()
+    }
+
+    #[test]
+    fn bytes_have_the_time_they_came_at() {
+        let mut ring = Ring::new(4096);
+        push(&mut ring, b"before");
+        for (at, data) in [
+            (1000, "one\n"),
+            (1000, "two\n"),
+            (2500, "three\n"),
+            (900, "set back\n"),
+        ] {
+            ring.mark(at);
+            push(&mut ring, data.as_bytes());
+        }
+        // When the first ones came is not known.
+        let end = ring.end();
+        assert_eq!(marks(&ring, 0, end), [(6, 1000), (14, 2500), (20, 900)]);
+        assert_eq!(marks(&ring, 9, 15), [(9, 1000), (14, 2500)]);
+        assert_eq!(marks(&ring, 16, 20), [(16, 2500)]);
+        assert_eq!(marks(&ring, end, end), []);
+        ring.discard();
+        ring.mark(3000);
+        push(&mut ring, b"more");
+        assert_eq!(marks(&ring, 0, ring.end()), []);
+    }
+
+    #[test]
+    fn marks_are_bounded_and_go_with_their_bytes() {
+        for limit in [4096, 1 << 20] {
+            let mut ring = Ring::new(limit);
+            for at in 0..50_000 {
+                ring.mark(at);
+                push(&mut ring, b"a line of text\n");
+            }
+            assert!(ring.times.len() <= ring.times_max());
+            let all = marks(&ring, ring.oldest(), ring.end());
+            assert_eq!(all[0].0, ring.oldest());
+            // Each is about as late as its bytes, and none is later.
+            for (offset, at) in all {
+                let exact = (offset / 15).cast_signed();
+                assert!(at <= exact && exact - at < 200, "{offset}: {at} {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_calms_down_has_exact_marks_again() {
+        let mut ring = Ring::new(4096);
+        for at in 0..2000 {
+            ring.mark(at);
+            push(&mut ring, b"x");
+        }
+        assert!(ring.apart_ms > 1);
+        for at in 0..2000 {
+            ring.mark(10_000 + at * 1000);
+            push(&mut ring, &[b'y'; 100]);
+        }
+        assert_eq!(ring.apart_ms, 1);
+    }
+
+    #[test]
+    fn marks_that_do_not_fit_are_not_taken_up() {
+        let mut ring = Ring::starting_at(100, 50);
+        push(&mut ring, &[1; 20]);
+        let kept = [(40, 1), (50, 2), (60, 3), (55, 4), (69, 5), (70, 6)];
+        let kept = kept.map(|(offset, unix_ms)| OutputTime { offset, unix_ms });
+        ring.restore_times(kept.into_iter());
+        assert_eq!(marks(&ring, 50, 70), [(50, 2), (60, 3), (69, 5)]);
     }
 
     #[test]

@@ -166,8 +166,9 @@ impl Table {
         capacity.saturating_sub(waiting).min(room)
     }
 
-    /// Puts output into a ring, which drops its oldest instead of growing where memory is short.
-    pub fn keep(&self, process: &Process, channel: usize, data: &[u8]) {
+    /// Puts output into a ring, which drops its oldest instead of growing where memory is short. `came_ms`: when it came, if
+    /// that was now.
+    pub fn keep(&self, process: &Process, channel: usize, data: &[u8], came_ms: Option<i64>) {
         let growth = process.streams.borrow().rings[channel].growth_for(data.len());
         let fits = self.make_fit(growth);
         let mut streams = process.streams.borrow_mut();
@@ -181,6 +182,9 @@ impl Table {
         if growth > 0 {
             ring.grow(growth);
             self.ring_bytes.set(self.ring_bytes.get() + growth);
+        }
+        if let Some(came_ms) = came_ms {
+            ring.mark(came_ms);
         }
         ring.push(data);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use cove_protocol::client::{ExecResult, Follow, FollowEvent, Guest, GuestError, UnixConnect};
@@ -427,4 +427,26 @@ impl Random {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
+}
+
+pub fn unix_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_millis()).unwrap()
+}
+
+/// The offsets and times of the next output.
+pub async fn marked(follow: &mut Follow) -> Vec<(u64, i64)> {
+    within("output", async {
+        loop {
+            match follow.next().await.unwrap() {
+                Some(FollowEvent::Output { times, .. }) => {
+                    let marks = times.into_iter();
+                    return marks.map(|time| (time.offset, time.unix_ms)).collect();
+                }
+                Some(FollowEvent::Started(_)) => {}
+                other => panic!("no output came: {other:?}"),
+            }
+        }
+    })
+    .await
 }

@@ -142,6 +142,24 @@ async fn output_and_ends_of_commands_are_there_after_the_next_start() {
 }
 
 #[tokio::test]
+async fn output_has_its_times_after_the_next_start() {
+    let disk = temporary_directory();
+    let guest = keeping(disk.path()).await;
+    let start = Start {
+        id: "done".to_owned(),
+        ..shell("echo one")
+    };
+    guest.exec(start).await.unwrap();
+    let mut follow = guest.follow(from_start("done")).await.unwrap();
+    let told = marked(&mut follow).await;
+    assert_eq!(told.len(), 1);
+    stop(guest).await;
+    let guest = keeping(disk.path()).await;
+    let mut follow = guest.follow(from_start("done")).await.unwrap();
+    assert_eq!(marked(&mut follow).await, told);
+}
+
+#[tokio::test]
 async fn a_file_that_somebody_inside_wrote_harms_nothing() {
     let disk = temporary_directory();
     let file = disk.path().join("output");

@@ -139,6 +139,7 @@ async fn reconnecting_at_random_offsets_loses_and_doubles_nothing() {
                         offset,
                         data,
                         dropped,
+                        ..
                     } => {
                         let text = &mut texts[channel as usize];
                         assert_eq!((offset, dropped), (text.len() as u64, 0));
@@ -297,4 +298,39 @@ async fn an_abandoned_writer_frees_its_call_although_the_command_never_reads() {
         guest.metrics().await.unwrap().open_calls == 0
     })
     .await;
+}
+
+#[tokio::test]
+async fn output_says_when_it_was_written() {
+    let guest = TestGuest::start().await;
+    let start = Start {
+        stdin_open: true,
+        ..argv(&["sh", "-c", "echo one; read line; echo two"])
+    };
+    let id = start.id.clone();
+    let before = unix_ms();
+    let mut follow = guest.start_following(start).await.unwrap();
+    let first = marked(&mut follow).await;
+    let [(0, one)] = first.as_slice() else {
+        panic!("{first:?}");
+    };
+    let now = unix_ms();
+    assert!((before..=now).contains(one), "{before} {one} {now}");
+    eventually("the clock goes on", async || unix_ms() > now).await;
+    let mut input = guest.stdin(&id).await.unwrap();
+    input.write("go\n".into()).await.unwrap();
+    let second = marked(&mut follow).await;
+    let [(4, two)] = second.as_slice() else {
+        panic!("{second:?}");
+    };
+    assert!(two > one, "{one} {two}");
+    // Whoever reads it later is told the same, also from the middle of a line.
+    let mut later = guest.follow(from_start(&id)).await.unwrap();
+    assert_eq!(marked(&mut later).await, [(0, *one), (4, *two)]);
+    let from = OutputFrom {
+        stdout_from: 2,
+        ..from_start(&id)
+    };
+    let mut later = guest.follow(from).await.unwrap();
+    assert_eq!(marked(&mut later).await, [(2, *one), (4, *two)]);
 }

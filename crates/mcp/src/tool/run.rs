@@ -94,6 +94,7 @@ pub async fn output(call: Call, output: Output) -> Outcome {
         stdout_from: output.stdout_from,
         stderr_from: output.stderr_from,
         follow: !limits.wait.is_zero(),
+        ..OutputQuery::default()
     };
     let process = call
         .client

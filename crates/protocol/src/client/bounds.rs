@@ -2,9 +2,9 @@
 
 use cove_wire::limits::FEATURES_MAX;
 
-use cove_limits::{DOMAIN_NAME_MAX, REFUSED_NAMES_MAX, SERVICES_MAX};
+use cove_limits::{DOMAIN_NAME_MAX, OUTPUT_TIMES_MAX, REFUSED_NAMES_MAX, SERVICES_MAX};
 
-use crate::message::{FileInfo, Process, ReplyKind, ServiceStatus};
+use crate::message::{FileInfo, Output, Process, ReplyKind, ServiceStatus};
 
 /// Characters kept of any one text in a reply, paths and command lines included.
 pub const TEXT_MAX: usize = 4096;
@@ -58,14 +58,29 @@ pub(super) fn bound(mut kind: ReplyKind) -> ReplyKind {
             list.services.truncate(SERVICES_MAX);
             list.services.iter_mut().for_each(bound_service);
         }
+        ReplyKind::Output(output) => bound_times(output),
         ReplyKind::Done(_)
-        | ReplyKind::Output(_)
         | ReplyKind::Exit(_)
         | ReplyKind::Data(_)
         | ReplyKind::Metrics(_)
         | ReplyKind::Quiesce(_) => {}
     }
     kind
+}
+
+/// Marks lie within the piece and go forwards, whatever the guest says.
+fn bound_times(output: &mut Output) {
+    let mut from = output.offset;
+    let end = from.saturating_add(output.data.len() as u64);
+    output.times.truncate(OUTPUT_TIMES_MAX);
+    output.times.retain(|time| {
+        let fits = (from..end).contains(&time.offset);
+        if fits {
+            from = time.offset + 1;
+        }
+        fits
+    });
+    output.times.shrink_to_fit();
 }
 
 /// Names come from programs inside, by way of a guest that may be anybody's.

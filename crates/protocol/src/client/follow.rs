@@ -7,7 +7,9 @@ use cove_limits::EXEC_OUTPUT_MAX;
 use super::call::Call;
 use super::{Guest, GuestError};
 use crate::frame::FrameError;
-use crate::message::{Channel, Exit, Output, OutputFrom, Process, Refusals, ReplyKind, Request};
+use crate::message::{
+    Channel, Exit, Output, OutputFrom, OutputTime, Process, Refusals, ReplyKind, Request,
+};
 
 /// How often in a row a stream is taken up again; captures one right after the other.
 const RESUMES_MAX: u32 = 100;
@@ -22,6 +24,8 @@ pub enum FollowEvent {
         data: Bytes,
         /// Bytes before `offset` that the guest no longer had.
         dropped: u64,
+        /// When parts of it came; see [`Output::times`].
+        times: Vec<OutputTime>,
     },
     /// Something was refused because the network is off; once, before the exit. Only for those who asked for it.
     Refused(Refusals),
@@ -165,6 +169,7 @@ impl Follow {
             offset: output.offset,
             data: output.data,
             dropped: output.dropped,
+            times: output.times,
         })
     }
 

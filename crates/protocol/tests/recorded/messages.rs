@@ -303,6 +303,7 @@ pub fn replies() -> Vec<(&'static str, Reply)> {
                 offset: 9,
                 data: Bytes::from_static(b"words\n"),
                 dropped: 4,
+                times: Vec::new(),
             })),
         ),
         ("reply-exit", reply(ReplyKind::Exit(exit()))),

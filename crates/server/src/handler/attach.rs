@@ -182,6 +182,7 @@ impl Output {
             offset,
             data,
             dropped,
+            ..
         } = event
         else {
             return Ok(());

@@ -26,6 +26,7 @@ use crate::following::Following;
 use crate::offline::Offline;
 use crate::state::App;
 use crate::streaming::ndjson;
+use crate::timing::Timing;
 
 pub async fn exec(
     State(app): State<App>,
@@ -78,7 +79,7 @@ pub async fn exec(
             request_id: caller.request_id,
         };
         let first = output_event(first, following.position());
-        let events = follow_lines(following, Some(first), ending, offline);
+        let events = follow_lines(following, Some(first), ending, offline, Timing::default());
         return Ok(ndjson(&app, slot.hold(events)));
     }
     let outputs = [
@@ -162,6 +163,7 @@ pub fn output_event(event: FollowEvent, position: (u64, u64)) -> OutputEvent {
             offset,
             data,
             dropped,
+            ..
         } => {
             let chunk = OutputChunk::new(offset, dropped, &data);
             match channel {

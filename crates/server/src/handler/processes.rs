@@ -1,10 +1,12 @@
 //! Processes that run: their records, output, input and signals.
 
+use std::collections::VecDeque;
+
 use axum::extract::State;
-use cove_api::NoQuery;
 use cove_api::process::{
     OutputChunk, OutputEvent, OutputQuery, SignalProcess, StdinQuery, TerminalSize, parse_signal,
 };
+use cove_api::{NoQuery, Timestamp};
 use cove_control::{GuestAction, GuestError};
 use cove_dialect::Kind;
 use cove_model::ProcessId;
@@ -22,6 +24,7 @@ use crate::following::Following;
 use crate::offline::Offline;
 use crate::state::App;
 use crate::streaming::ndjson;
+use crate::timing::Timing;
 
 pub fn process_failure(error: GuestError) -> Failure {
     failure::guest(error, About::Process)
@@ -104,7 +107,8 @@ pub async fn output(
         until: app.draining.clone(),
         request_id: caller.request_id,
     };
-    let lines = follow_lines(following, None, ending, offline);
+    let timing = Timing::new(query.since, query.timestamps);
+    let lines = follow_lines(following, None, ending, offline, timing);
     Ok(ndjson(&app, slot.hold(lines)))
 }
 
@@ -120,35 +124,50 @@ pub fn follow_lines(
     first: Option<OutputEvent>,
     ending: Ending,
     offline: Option<Offline>,
+    timing: Timing,
 ) -> impl Stream<Item = OutputEvent> + Send + 'static {
-    let state = (following, first, ending, offline, false);
+    let ready: VecDeque<OutputEvent> = first.into_iter().collect();
+    let state = (following, ready, ending, offline, false);
     futures_util::stream::unfold(
         state,
-        |(mut following, mut first, ending, mut offline, over)| async move {
-            if over {
-                return None;
+        move |(mut following, mut ready, ending, mut offline, mut over)| async move {
+            loop {
+                if let Some(event) = ready.pop_front() {
+                    return Some((event, (following, ready, ending, offline, over)));
+                }
+                if over {
+                    return None;
+                }
+                let next = tokio::select! {
+                    biased;
+                    next = following.next() => next,
+                    () = ending.until.cancelled() => Err(leaving()),
+                };
+                match next {
+                    Ok(None) => return None,
+                    Ok(Some(event)) => {
+                        let parts = timing.parts(event).into_iter();
+                        ready.extend(parts.map(|(event, at)| {
+                            dated(watched(event, &following, offline.as_mut()), at)
+                        }));
+                    }
+                    Err(failure) => {
+                        let error = failure.detail(&ending.request_id);
+                        ready.push_back(OutputEvent::Error { error });
+                        over = true;
+                    }
+                }
             }
-            if let Some(event) = first.take() {
-                return Some((event, (following, first, ending, offline, false)));
-            }
-            let next = tokio::select! {
-                biased;
-                next = following.next() => next,
-                () = ending.until.cancelled() => Err(leaving()),
-            };
-            let (event, over) = match next {
-                Ok(None) => return None,
-                Ok(Some(event)) => (watched(event, &following, offline.as_mut()), false),
-                Err(failure) => (
-                    OutputEvent::Error {
-                        error: failure.detail(&ending.request_id),
-                    },
-                    true,
-                ),
-            };
-            Some((event, (following, first, ending, offline, over)))
         },
     )
+}
+
+fn dated(event: OutputEvent, at: Option<Timestamp>) -> OutputEvent {
+    match event {
+        OutputEvent::Stdout(chunk) => OutputEvent::Stdout(OutputChunk { at, ..chunk }),
+        OutputEvent::Stderr(chunk) => OutputEvent::Stderr(OutputChunk { at, ..chunk }),
+        event => event,
+    }
 }
 
 /// An event, with a hint where something was refused because the network is off, and where the command failed for

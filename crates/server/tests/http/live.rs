@@ -1,11 +1,12 @@
 //! Commands, output and files through a real guest: live, resumable, streamed.
 
 use bytes::Bytes;
+use cove_api::Timestamp;
 use cove_api::file::{
     ChangeKind, ChangeMode, ListFiles, MakeDirectory, MoveFile, ReadArchive, ReadFile, RemoveFile,
     StatFile, WatchFiles, WriteArchive, WriteFile,
 };
-use cove_api::process::{Encoding, Exec, OutputEvent, OutputQuery, StartProcess};
+use cove_api::process::{Encoding, Exec, OutputChunk, OutputEvent, OutputQuery, StartProcess};
 use cove_client::{ByteStream, Client, Outgoing, Upload};
 use tokio::time::timeout;
 
@@ -231,8 +232,8 @@ async fn live_exec_tells_output_while_the_command_still_runs() {
 async fn some(client: &Client, process: &str, from: u64, limit: usize) -> (Vec<u8>, bool) {
     let query = OutputQuery {
         stdout_from: from,
-        stderr_from: 0,
         follow: true,
+        ..OutputQuery::default()
     };
     let mut lines = client.output("box", process, &query).await.unwrap();
     let mut bytes = Vec::new();
@@ -684,4 +685,55 @@ async fn events_stream_and_resume_after_the_last_one_seen() {
         .unwrap();
     assert_eq!(later.sandbox, second.id);
     assert!(later.id > event.id);
+}
+
+/// The chunks of standard output that there are now.
+async fn chunks(client: &Client, process: &str, query: OutputQuery) -> Vec<OutputChunk> {
+    let mut lines = client.output("box", process, &query).await.unwrap();
+    let mut chunks = Vec::new();
+    while let Some(event) = timeout(DEADLINE, lines.next()).await.unwrap().unwrap() {
+        if let OutputEvent::Stdout(chunk) = event {
+            chunks.push(chunk);
+        }
+    }
+    chunks
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_told_with_its_times_and_from_a_time_on() {
+    let server = Server::with_guest().await;
+    server.sandbox("box").await;
+    let client = &server.client;
+    // The second line comes when its clock has moved on.
+    let script = "echo one; s=$(date +%s%N); while [ $(($(date +%s%N) - s)) -lt 50000000 ]; do :; done; echo two";
+    let process = client.exec("box", &shell(script)).await.unwrap().process;
+    let asked = |since, timestamps| OutputQuery {
+        since,
+        timestamps,
+        ..OutputQuery::default()
+    };
+    let plain = chunks(client, &process, asked(None, false)).await;
+    let text: String = plain
+        .iter()
+        .filter_map(|chunk| chunk.text.clone())
+        .collect();
+    assert_eq!(text, "one\ntwo\n");
+    assert!(plain.iter().all(|chunk| chunk.at.is_none()));
+    let dated = chunks(client, &process, asked(None, true)).await;
+    let told: Vec<_> = dated
+        .iter()
+        .map(|chunk| (chunk.offset, chunk.text.as_deref()))
+        .collect();
+    assert_eq!(told, [(0, Some("one\n")), (4, Some("two\n"))]);
+    let (one, two) = (dated[0].at.unwrap(), dated[1].at.unwrap());
+    assert!(one < two, "{one} {two}");
+    let later = chunks(client, &process, asked(Some(two), true)).await;
+    assert_eq!(later, dated[1..]);
+    let all = chunks(client, &process, asked(Some(one), true)).await;
+    assert_eq!(all, dated);
+    let after = Timestamp(two.0 + time::Duration::milliseconds(1));
+    assert_eq!(
+        chunks(client, &process, asked(Some(after), false)).await,
+        []
+    );
 }
