@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cove_model::{AUTO_ISOLATION, Accel, HostId, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_model::{AUTO_ISOLATION, Accel, HostId, HostTraits, ISOLATION_BY_STRENGTH, SandboxSpec};
 use cove_runner_api::TierReport;
-use cove_scheduler::{Demand, InventoryHost, Room, Strategy, plan};
+use cove_scheduler::{Demand, InventoryHost, Room, plan};
 
 use crate::Control;
 use crate::error::{CAPACITY_RETRY_S, ControlError, ErrorCode};
@@ -51,9 +51,7 @@ fn inventory(host: &Host) -> InventoryHost {
     let node = host.node.as_ref();
     let mut shown = InventoryHost {
         id: host.id.clone(),
-        zone: String::new(),
-        labels: BTreeMap::new(),
-        taints: BTreeSet::new(),
+        traits: HostTraits::default(),
         cordoned: node.is_some_and(|node| node.cordoned()),
         available: known.is_some() && host.away().is_none(),
         tiers: BTreeMap::new(),
@@ -132,7 +130,6 @@ impl Control {
         let mut demand = Demand {
             room: room(spec),
             image: image.clone(),
-            strategy: Strategy::Spread,
             ..Demand::default()
         };
         let mut shown: Vec<InventoryHost> = hosts.iter().map(|host| inventory(host)).collect();

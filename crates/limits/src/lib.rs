@@ -324,6 +324,14 @@ pub const NODE_ADDRESS_MAX: usize = 262;
 /// Nodes of a fleet, and join tokens that were not used yet.
 pub const NODES_MAX: usize = 1000;
 pub const JOIN_TOKENS_MAX: usize = 100;
+/// A zone, a taint, the key or the value of a host's label.
+pub const PLACEMENT_WORD_MAX: usize = 63;
+/// Labels and taints of a host. A sandbox can ask for as many.
+pub const HOST_LABELS_MAX: usize = 32;
+pub const HOST_TAINTS_MAX: usize = 8;
+pub const SANDBOX_TOLERATIONS_MAX: usize = HOST_TAINTS_MAX;
+/// Taints that an organisation may tolerate.
+pub const ORG_TOLERATIONS_MAX: usize = 32;
 /// How long a join token is valid: by default, and at most.
 pub const JOIN_TOKEN_S: u64 = 3600;
 pub const JOIN_TOKEN_MAX_S: u64 = 7 * 24 * 3600;

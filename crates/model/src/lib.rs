@@ -18,6 +18,7 @@ pub mod isolation;
 pub mod language;
 pub mod lifecycle;
 pub mod network;
+pub mod placement;
 pub mod rate;
 pub mod resources;
 pub mod scope;
@@ -45,6 +46,7 @@ pub use isolation::{
 pub use language::Language;
 pub use lifecycle::{Refusal, State};
 pub use network::{NetworkMode, NetworkPolicy};
+pub use placement::{HostTraits, Placement, TraitsChange};
 pub use rate::{RateLimit, TokenBucket};
 pub use resources::{Resources, ResourcesError, ResourcesPatch};
 pub use scope::Scope;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use cove_model::placement::Wish;
+
 use crate::{Demand, InventoryHost};
 
 /// Why a host cannot take a demand.
@@ -14,8 +16,9 @@ pub enum Misfit {
     Tainted {
         taint: String,
     },
-    Label {
-        label: String,
+    /// It has not the zone or label that was asked for.
+    Lacks {
+        wish: Wish,
     },
     Tier {
         tier: String,
@@ -47,7 +50,7 @@ impl fmt::Display for Misfit {
             Self::Unavailable => f.write_str("does not answer"),
             Self::Cordoned => f.write_str("cordoned"),
             Self::Tainted { taint } => write!(f, "taint {taint} is not tolerated"),
-            Self::Label { label } => write!(f, "label {label} has another value or is missing"),
+            Self::Lacks { wish } => write!(f, "does not have {wish}"),
             Self::Tier { tier } => write!(f, "tier {tier} cannot be used there"),
             Self::Feature { feature } => write!(f, "its tier lacks {feature}"),
             Self::TooLarge { resource } => write!(f, "has less {resource} in all"),
@@ -62,14 +65,14 @@ pub fn fit(host: &InventoryHost, demand: &Demand) -> Result<(), Misfit> {
     if demand.only.as_ref().is_some_and(|only| *only != host.id) {
         return Err(Misfit::Elsewhere);
     }
-    if let Some(taint) = host.taints.difference(&demand.tolerations).next() {
-        let taint = taint.clone();
+    let placement = &demand.placement;
+    if let Some(taint) = placement.kept_off_by(&host.traits) {
+        let taint = taint.to_owned();
         return Err(Misfit::Tainted { taint });
     }
-    let other = |(label, value): &(&String, &String)| host.labels.get(*label) != Some(value);
-    if let Some((label, _)) = demand.labels.iter().find(other) {
-        let label = label.clone();
-        return Err(Misfit::Label { label });
+    let mut wishes = placement.wishes();
+    if let Some(wish) = wishes.find(|wish| !wish.is_met_by(&host.traits)) {
+        return Err(Misfit::Lacks { wish });
     }
     // A host that has not reported yet has neither tiers nor capacity; that says nothing about it.
     if !host.available {

@@ -9,16 +9,17 @@
 //! 1. Fit ([`fit`]): hosts that cannot take the demand are left out, each with its reason.
 //! 2. Locality: hosts that have the snapshot or image come before those that would have to fetch it, unless they are
 //!    nearly full.
-//! 3. Load: the best of a few hosts that are drawn at random.
+//! 3. Load: the best of a few hosts that are drawn at random; or, for a demand that packs, the fullest.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cove_model::{HostId, SnapshotId};
+use cove_model::{HostId, HostTraits, Placement, SnapshotId};
 
 mod fit;
 mod plan;
 
+pub use cove_model::placement::Strategy;
 pub use fit::{Misfit, fit};
 pub use plan::{CANDIDATES_MAX, DRAWN, LOCALITY_LOAD_MAX, Plan, plan};
 
@@ -81,11 +82,7 @@ impl Room {
 #[derive(Debug, Clone, PartialEq)]
 pub struct InventoryHost {
     pub id: HostId,
-    /// The failure domain it is in. Hosts without one share the empty domain.
-    pub zone: String,
-    pub labels: BTreeMap<String, String>,
-    /// Only demands that tolerate all of these may go there.
-    pub taints: BTreeSet<String>,
+    pub traits: HostTraits,
     /// Takes nothing new.
     pub cordoned: bool,
     /// Whether it answered lately.
@@ -115,16 +112,6 @@ impl InventoryHost {
     }
 }
 
-/// How hosts are filled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Strategy {
-    /// Evenly, over zones first.
-    #[default]
-    Spread,
-    /// The fullest first, so that others stay empty.
-    Pack,
-}
-
 /// What a new sandbox needs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Demand {
@@ -132,12 +119,9 @@ pub struct Demand {
     pub tier: String,
     /// What the tier must be able to do.
     pub features: BTreeSet<String>,
-    /// Labels that the host must have, with these values.
-    pub labels: BTreeMap<String, String>,
-    pub tolerations: BTreeSet<String>,
+    pub placement: Placement,
     /// The only host it may go to, for example because its volumes are there.
     pub only: Option<HostId>,
     pub image: Option<String>,
     pub snapshot: Option<SnapshotId>,
-    pub strategy: Strategy,
 }

@@ -12,8 +12,8 @@ pub const CANDIDATES_MAX: usize = 8;
 /// Hosts that are drawn at random for each place of a plan; the best of them gets it. One would ignore load, all
 /// would send every replica to the same host.
 pub const DRAWN: usize = 3;
-/// A host this full is no longer preferred for what it has: otherwise the first host that fetched an image would
-/// get every sandbox of it.
+/// A host this full is no longer preferred for what it has, unless a demand packs: otherwise the first host that
+/// fetched an image would get every sandbox of it.
 pub const LOCALITY_LOAD_MAX: f64 = 0.75;
 
 /// What became of a demand.
@@ -50,6 +50,7 @@ impl Plan {
 /// Which hosts to ask, in order. The same inventory, demand and state of `rng` give the same plan.
 pub fn plan(inventory: &[InventoryHost], demand: &Demand, rng: &mut impl Rng) -> Plan {
     let zones = zone_loads(inventory);
+    let pack = demand.placement.strategy == Strategy::Pack;
     let (mut near, mut far, mut misfits) = (Vec::new(), Vec::new(), Vec::new());
     for host in inventory {
         match fit(host, demand) {
@@ -60,14 +61,15 @@ pub fn plan(inventory: &[InventoryHost], demand: &Demand, rng: &mut impl Rng) ->
     }
     let mut hosts = Vec::new();
     for mut group in [near, far] {
-        if demand.strategy == Strategy::Pack {
-            group.sort_by(|a, b| b.load.total_cmp(&a.load));
+        if pack {
+            // By id where the load is the same, so that every replica begins with the same host.
+            let fuller = |a: &Ranked<'_>, b: &Ranked<'_>| b.load.total_cmp(&a.load);
+            group.sort_by(|a, b| fuller(a, b).then_with(|| a.id.cmp(b.id)));
         }
         while hosts.len() < CANDIDATES_MAX && !group.is_empty() {
-            let index = match demand.strategy {
-                Strategy::Spread => best_drawn(&group, rng),
-                // The fullest hosts are few, so the draw is among them.
-                Strategy::Pack => rng.random_range(0..group.len().min(DRAWN)),
+            let index = match pack {
+                true => 0,
+                false => best_drawn(&group, rng),
             };
             hosts.push(group.remove(index).id.clone());
         }
@@ -85,7 +87,10 @@ impl<'a> Ranked<'a> {
     fn new(host: &'a InventoryHost, demand: &Demand, zones: &BTreeMap<&str, f64>) -> Self {
         Self {
             id: &host.id,
-            zone_load: zones.get(host.zone.as_str()).copied().unwrap_or_default(),
+            zone_load: zones
+                .get(host.traits.zone.as_str())
+                .copied()
+                .unwrap_or_default(),
             load: host.load_with(&demand.room),
         }
     }
@@ -97,14 +102,15 @@ fn is_near(host: &InventoryHost, demand: &Demand) -> bool {
         (None, Some(image)) => host.images.contains(image),
         (None, None) => return false,
     };
-    has && host.load() <= LOCALITY_LOAD_MAX
+    let pack = demand.placement.strategy == Strategy::Pack;
+    has && (pack || host.load() <= LOCALITY_LOAD_MAX)
 }
 
 /// The mean load of each zone's hosts that answer.
 fn zone_loads(inventory: &[InventoryHost]) -> BTreeMap<&str, f64> {
     let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for host in inventory.iter().filter(|host| host.available) {
-        let (sum, count) = sums.entry(&host.zone).or_default();
+        let (sum, count) = sums.entry(&host.traits.zone).or_default();
         *sum += host.load();
         *count += 1.0;
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use cove_model::HostId;
+use cove_model::{HostId, HostTraits};
 use cove_scheduler::{Demand, InventoryHost, Room, Strategy, plan};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -56,9 +56,10 @@ impl Runner {
     fn report(&self) -> InventoryHost {
         InventoryHost {
             id: self.id.clone(),
-            zone: self.zone.clone(),
-            labels: BTreeMap::new(),
-            taints: BTreeSet::new(),
+            traits: HostTraits {
+                zone: self.zone.clone(),
+                ..HostTraits::default()
+            },
             cordoned: self.cordoned,
             available: self.alive,
             tiers: BTreeMap::from([("container".into(), BTreeSet::new())]),
@@ -198,7 +199,7 @@ fn churn(seed: u64) {
             0..60 => {
                 let mut wanted = demand(any_room(&mut rng));
                 if rng.random_bool(0.3) {
-                    wanted.strategy = Strategy::Pack;
+                    wanted.placement.strategy = Strategy::Pack;
                 }
                 fleet.create(&mut replicas[replica], &wanted, &mut rng);
             }
