@@ -95,6 +95,10 @@ const WORDS: &[(&str, &str)] = &[
         "`cove node cordon NODE` keeps new sandboxes away from a node",
     ),
     (
+        "taint",
+        "`cove node set NODE --taint TAINT` reserves a node for sandboxes that tolerate the taint",
+    ),
+    (
         "uncordon",
         "`cove node uncordon NODE` lets new sandboxes on a node again",
     ),

@@ -1,5 +1,8 @@
 //! Nodes of a fleet: further hosts, whose sandboxes this server controls.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use cove_model::TraitsChange;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +58,15 @@ pub struct Node {
     pub reason: Option<String>,
     /// Takes no new sandboxes.
     pub cordoned: bool,
+    /// Failure domain that it is in; absent: none was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Labels that sandboxes can ask for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Taints: only sandboxes that tolerate all of them are placed there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub taints: BTreeSet<String>,
     /// Time of the join.
     pub joined_at: Timestamp,
     /// Time when its certificate expires. The server renews it before that.
@@ -105,6 +117,18 @@ pub struct JoinNode {
     pub address: String,
     /// Public key of the node, hexadecimal.
     pub public_key: String,
+    /// Failure domain that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = cove_limits::PLACEMENT_WORD_MAX))]
+    pub zone: Option<String>,
+    /// Labels that sandboxes can ask for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = cove_limits::HOST_LABELS_MAX))]
+    pub labels: BTreeMap<String, String>,
+    /// Taints: only sandboxes that tolerate all of them are placed there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schemars(length(max = cove_limits::HOST_TAINTS_MAX))]
+    pub taints: BTreeSet<String>,
     /// Proof that the host has the token.
     pub proof: String,
 }
@@ -122,13 +146,35 @@ pub struct JoinedNode {
     pub proof: String,
 }
 
-/// Changes of a node.
+/// Changes of a node; what is absent stays. `cordoned` is changed in a request of its own.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PatchNode {
     /// Whether it takes no new sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordoned: Option<bool>,
+    /// New zone; an empty text removes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = cove_limits::PLACEMENT_WORD_MAX))]
+    pub zone: Option<String>,
+    /// Labels to set; `null` removes one. Others stay.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 2 * cove_limits::HOST_LABELS_MAX))]
+    pub labels: BTreeMap<String, Option<String>>,
+    /// Taints to set (`true`) or to remove (`false`). Others stay. Sandboxes that are there stay too.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 2 * cove_limits::HOST_TAINTS_MAX))]
+    pub taints: BTreeMap<String, bool>,
+}
+
+impl PatchNode {
+    pub fn traits(&self) -> TraitsChange {
+        TraitsChange {
+            zone: self.zone.clone(),
+            labels: self.labels.clone(),
+            taints: self.taints.clone(),
+        }
+    }
 }
 
 /// Query of `DELETE /v1/nodes/{node}`.

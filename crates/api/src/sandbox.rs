@@ -6,7 +6,7 @@ use cove_model::network::Entry;
 pub use cove_model::secret::SecretGrant;
 use cove_model::spec::SpecError;
 pub use cove_model::{Accel, Grant, IdentitySpec, NetworkMode, State};
-use cove_model::{IdlePolicy, NetworkPolicy, Resources, ResourcesPatch, SandboxSpec};
+use cove_model::{IdlePolicy, NetworkPolicy, Placement, Resources, ResourcesPatch, SandboxSpec};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,9 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = cove_limits::VOLUME_MOUNTS_MAX))]
     pub volumes: Option<Vec<Mount>>,
+    /// Which hosts it may be on. Absent with `snapshot` or `template`: as there; `{}`: any host without taints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
 }
 
 /// Requested limits; absent fields have their default.
@@ -353,6 +356,9 @@ pub struct Sandbox {
     /// Mounted volumes; no part of its disk, nor of its snapshots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Mount>,
+    /// Which hosts it may be on.
+    #[serde(default, skip_serializing_if = "Placement::is_empty")]
+    pub placement: Placement,
     /// Time of creation.
     pub created_at: Timestamp,
     /// Time of the last change.
@@ -444,6 +450,7 @@ impl CreateSandbox {
             identity: self.identity,
             secrets: self.secrets,
             volumes: base.volumes,
+            placement: self.placement.unwrap_or(base.placement),
         })
     }
 }
@@ -536,6 +543,7 @@ mod tests {
             r#"{"imagee":"x"}"#,
             r#"{"resources":{"ram":1}}"#,
             r#"{"network":{"mode":"none","deny":[]}}"#,
+            r#"{"placement":{"host":"node-1"}}"#,
             r#"{"lifecycle":{"stop_after":1}}"#,
         ] {
             assert!(

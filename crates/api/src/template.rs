@@ -135,6 +135,9 @@ pub struct Template {
     /// Volumes that all sandboxes from it mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Mount>,
+    /// Which hosts sandboxes from it may be on.
+    #[serde(default, skip_serializing_if = "cove_model::Placement::is_empty")]
+    pub placement: cove_model::Placement,
     /// Other image settings of the Dockerfile; absent if it was not built from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageConfig>,

@@ -1,5 +1,7 @@
 //! Keys, organisations, usage and the audit trail on the wire.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 pub use cove_model::Scope;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -116,11 +118,17 @@ pub struct CreateOrg {
 }
 
 /// Body of `PATCH /v1/orgs/{org}`.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchOrg {
     /// New quota; absent fields stay.
-    pub quota: QuotaRequest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaRequest>,
+    /// Taints of nodes that its sandboxes may tolerate (`true`) or not any more (`false`). Others stay. Not together
+    /// with `quota`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 2 * cove_limits::ORG_TOLERATIONS_MAX))]
+    pub tolerations: BTreeMap<String, bool>,
 }
 
 /// An organisation.
@@ -134,6 +142,9 @@ pub struct Org {
     pub quota: Amount,
     /// Its current usage.
     pub used: Amount,
+    /// Taints of nodes that its sandboxes may tolerate.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub tolerations: BTreeSet<String>,
     /// Time of creation.
     pub created_at: Timestamp,
 }

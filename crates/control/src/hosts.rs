@@ -8,22 +8,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cove_model::{HostId, OrgId, SandboxId};
+use cove_model::{HostId, HostTraits, OrgId, Placement, SandboxId};
 use cove_runner_api::wire::CALLS_MAX;
 use cove_runner_api::{HostInventory, RunnerApi, RunnerError, SecretUseReport};
-use cove_store::{SandboxRecord, SnapshotRecord, StoreError};
+use cove_store::{SandboxRecord, StoreError};
 use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Control;
-use crate::error::{ControlError, ErrorCode};
+use crate::error::{CAPACITY_RETRY_S, ControlError, ErrorCode};
 use crate::isolation::KnownTiers;
 use crate::leases::Leases;
 use crate::lifecycle::Idleness;
 use crate::meter::Rounds;
 use crate::nodes::NodeLink;
+use crate::placement::fitting_hosts;
 use crate::reconcile::Stale;
 use crate::relayed::Relayed;
 use crate::secrets::{Furnished, Trusting};
@@ -64,15 +65,27 @@ impl Hosts {
     /// This one is a node, which is reached by a runner of its own.
     #[cfg(feature = "testing")]
     pub fn with_node(self, id: HostId, runner: Arc<dyn RunnerApi>) -> Self {
-        let node = NodeLink::unlinked(&id);
-        self.set_nodes(vec![Host::new(id, runner, Some(node))]);
+        self.with_nodes([(id, runner, HostTraits::default())])
+    }
+
+    /// The same, of several nodes.
+    #[cfg(feature = "testing")]
+    pub fn with_nodes(
+        self,
+        nodes: impl IntoIterator<Item = (HostId, Arc<dyn RunnerApi>, HostTraits)>,
+    ) -> Self {
+        let nodes = nodes.into_iter().map(|(id, runner, traits)| {
+            let node = NodeLink::unlinked(&id, traits);
+            Host::new(id, runner, Some(node))
+        });
+        self.set_nodes(nodes.collect());
         self
     }
 
     /// The same, of a node that does not answer.
     #[cfg(feature = "testing")]
     pub async fn with_node_away(self, id: HostId, runner: Arc<dyn RunnerApi>) -> Self {
-        let node = NodeLink::unlinked(&id);
+        let node = NodeLink::unlinked(&id, HostTraits::default());
         while node.link.away().is_none() {
             let _ = node.link.report().await;
         }
@@ -205,6 +218,16 @@ impl Host {
         Some(format!("{NODE_AWAY}{} does not answer: {why}", node.name))
     }
 
+    pub fn cordoned(&self) -> bool {
+        self.node.as_ref().is_some_and(NodeLink::cordoned)
+    }
+
+    /// What the operator said of it. The control plane's own host has none.
+    pub fn traits(&self) -> HostTraits {
+        let node = self.node.as_ref();
+        node.map_or_else(HostTraits::default, NodeLink::traits)
+    }
+
     /// Nothing of this sandbox is left on the host.
     pub fn forget(&self, id: &SandboxId) {
         self.idleness.forget(id);
@@ -272,25 +295,16 @@ impl Control {
         Ok((self.runner(id).await?, slot))
     }
 
-    /// Where a new snapshot, volume or image goes. What begins from a snapshot goes where that is, else to the first
-    /// host that takes something.
-    pub(crate) fn choose_host(
-        &self,
-        from: Option<&SnapshotRecord>,
-    ) -> Result<HostId, ControlError> {
-        match from {
-            Some(from) => Ok(from.host.clone()),
-            None => {
-                let hosts = self.hosts();
-                let cordoned = |host: &Host| host.node.as_ref().is_some_and(|node| node.cordoned());
-                let takes = |host: &&Arc<Host>| host.away().is_none() && !cordoned(host);
-                let chosen = hosts.iter().find(takes).or_else(|| hosts.first());
-                chosen.map(|host| host.id.clone()).ok_or_else(|| {
-                    ControlError::new(ErrorCode::NoCapacity, "no host can take it")
-                        .hint("this control plane has no nodes yet: make a join token with `cove node token`")
-                })
-            }
-        }
+    /// A host that is asked for what any host can do: the first that takes something.
+    pub(crate) fn any_host(&self) -> Result<HostId, ControlError> {
+        first_taking(self.hosts().iter())
+    }
+
+    /// Where a new volume or image, or a snapshot from a file goes: the first host that takes something, of those that
+    /// fit.
+    pub(crate) fn choose_host(&self, placement: &Placement) -> Result<HostId, ControlError> {
+        let hosts = self.hosts();
+        first_taking(fitting_hosts(&hosts, placement)?.into_iter())
     }
 
     /// Its row may not be true any more: it is looked at soon. One on a host that is not here is looked at
@@ -345,4 +359,19 @@ impl Control {
             _ => Ok(answers),
         }
     }
+}
+
+fn first_taking<'a>(
+    mut hosts: impl Iterator<Item = &'a Arc<Host>>,
+) -> Result<HostId, ControlError> {
+    let first = hosts.next();
+    let takes = |host: &&Arc<Host>| host.away().is_none() && !host.cordoned();
+    let chosen = first.into_iter().chain(hosts).find(takes).or(first);
+    chosen.map(|host| host.id.clone()).ok_or_else(no_hosts)
+}
+
+pub(crate) fn no_hosts() -> ControlError {
+    ControlError::new(ErrorCode::NoCapacity, "this control plane has no nodes yet")
+        .hint("make a join token with `cove node token`, and run `cove node join` on a host")
+        .retry_after(CAPACITY_RETRY_S)
 }

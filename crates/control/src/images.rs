@@ -10,7 +10,7 @@ use async_recursion::async_recursion as boxed;
 use std::collections::HashSet;
 
 use cove_model::spec::{DEFAULT_IMAGE, INTERPRETER_IMAGE, SCRATCH_IMAGE};
-use cove_model::{ImageId, OrgId};
+use cove_model::{ImageId, OrgId, Placement};
 use cove_runner_api::{HostReport, ImageJob, ImageOwner, ImageSource, ImageView, JobState};
 use cove_store::{Scope, StoreError};
 
@@ -222,7 +222,7 @@ impl Control {
             ImageSource::Debian | ImageSource::CodeInterpreter | ImageSource::Scratch
         );
         let shared = principal.home || builds;
-        let host = self.choose_host(None)?;
+        let host = self.choose_host(&Placement::default())?;
         if builds && !principal.home {
             self.refuse_after_failure(&host, name, false)?;
         }
@@ -329,7 +329,7 @@ impl Control {
     #[boxed]
     pub async fn host(&self, principal: &Principal) -> Result<HostReport, ControlError> {
         principal.require_operator()?;
-        let host = self.choose_host(None)?;
+        let host = self.any_host()?;
         let mut report = self.runner(&host).await?.host().await?;
         report.findings.push(self.quarantine_finding().await);
         Ok(report)

@@ -7,9 +7,12 @@
 use async_recursion::async_recursion as boxed;
 use std::sync::Arc;
 
-use cove_limits::{JOIN_TOKEN_MAX_S, JOIN_TOKEN_S, JOIN_TOKENS_MAX, NODE_ADDRESS_MAX, NODES_MAX};
-use cove_model::HostId;
+use cove_limits::{
+    HOST_LABELS_MAX, HOST_TAINTS_MAX, JOIN_TOKEN_MAX_S, JOIN_TOKEN_S, JOIN_TOKENS_MAX,
+    NODE_ADDRESS_MAX, NODES_MAX,
+};
 use cove_model::secret::WrappedKeys;
+use cove_model::{HostId, HostTraits, TraitsChange};
 use cove_node::{
     Authority, CONTROL_DAYS, ControlTls, Issued, JoinAnswer, JoinRequest, JoinToken, Link,
     NODE_DAYS, Report, TokenKey, check_name,
@@ -83,7 +86,7 @@ impl NodeLink {
     /// Of a node that nobody dials.
     #[cfg(feature = "testing")]
     #[expect(clippy::unwrap_used, reason = "for tests")]
-    pub fn unlinked(host: &HostId) -> Self {
+    pub fn unlinked(host: &HostId, traits: HostTraits) -> Self {
         let now = OffsetDateTime::now_utc();
         let authority = Authority::load("testing", &Authority::make("testing").unwrap()).unwrap();
         let own = authority.control(now).unwrap();
@@ -94,6 +97,7 @@ impl NodeLink {
             address: "127.0.0.1:1".into(),
             public_key: String::new(),
             cordoned: false,
+            traits,
             joined_at: now,
             expires_at: now + Duration::days(NODE_DAYS),
         };
@@ -107,6 +111,10 @@ impl NodeLink {
 
     pub fn cordoned(&self) -> bool {
         self.record.read().cordoned
+    }
+
+    pub fn traits(&self) -> HostTraits {
+        self.record.read().traits.clone()
     }
 }
 
@@ -128,6 +136,7 @@ pub struct Node {
     /// Why it is away.
     pub reason: Option<String>,
     pub cordoned: bool,
+    pub traits: HostTraits,
     pub joined_at: OffsetDateTime,
     pub certificate_expires_at: OffsetDateTime,
     pub last_seen_at: Option<OffsetDateTime>,
@@ -341,6 +350,7 @@ impl Control {
         }
         check_name(&request.name).map_err(|error| ControlError::invalid(error.to_string()))?;
         check_address(&request.address)?;
+        request.traits.check()?;
         let public = hex::decode(&request.public_key)
             .map_err(|_| ControlError::invalid("public_key: not hexadecimal"))?;
         let now = self.now();
@@ -353,6 +363,7 @@ impl Control {
             address: request.address.clone(),
             public_key: request.public_key.clone(),
             cordoned: false,
+            traits: request.traits.clone(),
             joined_at: now,
             expires_at: now + Duration::days(NODE_DAYS),
         };
@@ -592,6 +603,7 @@ impl Control {
             state,
             reason,
             cordoned: record.cordoned,
+            traits: record.traits,
             joined_at: record.joined_at,
             certificate_expires_at: record.expires_at,
             last_seen_at: seen.as_ref().map(|seen| seen.at),
@@ -624,6 +636,33 @@ impl Control {
                 false => "node.uncordon",
             };
             let operation = Operation::new(action, which);
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
+    }
+
+    /// Operators only. What is on the node stays there, whatever its taints are from now on.
+    #[boxed]
+    pub async fn change_traits(
+        &self,
+        principal: &Principal,
+        which: &str,
+        change: TraitsChange,
+    ) -> Result<Node, ControlError> {
+        let (control, principal) = (self.clone(), principal.clone());
+        let which = which.to_owned();
+        self.to_the_end(async move {
+            let outcome = async {
+                let node = control.get_node(&principal, &which).await?;
+                change.check()?;
+                let changed = control.store().change_traits(&node.host, &change).await;
+                changed.map_err(too_many_traits)?;
+                control.sync_nodes().await?;
+                control.get_node(&principal, &which).await
+            };
+            let outcome = outcome.await;
+            let mut operation = Operation::new("node.traits", which);
+            operation.detail = outcome.is_ok().then(|| change.to_string());
             control.conclude(&principal, operation, outcome).await
         })
         .await
@@ -665,6 +704,15 @@ impl Control {
                 .hint("cordon it, and delete what is on it first; `--lost` gives up a node that is gone for good"));
         }
         self.sync_nodes().await
+    }
+}
+
+fn too_many_traits(error: StoreError) -> ControlError {
+    match error {
+        StoreError::TooMany { .. } => ControlError::from(error).hint(format!(
+            "a node has at most {HOST_LABELS_MAX} labels and {HOST_TAINTS_MAX} taints; remove others"
+        )),
+        other => other.into(),
     }
 }
 

@@ -1,7 +1,10 @@
 //! Organisations, the unit of tenancy.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_recursion::async_recursion as boxed;
 use cove_model::OrgId;
+use cove_model::placement::{ORG_TOLERATIONS_MAX, check_tolerations};
 use cove_model::spec::check_name;
 use cove_runner_api::HostInventory;
 use cove_store::{
@@ -89,6 +92,7 @@ impl Control {
                     name: HOME_ORGANISATION.into(),
                     quota: self.config().default_quota,
                     used: Holding::nothing(),
+                    tolerations: BTreeSet::new(),
                     created_at: self.now(),
                 };
                 match self.store().create_organisation(&home).await {
@@ -144,6 +148,7 @@ impl Control {
                 None => quota.over(self.quota_of_others().await?),
             },
             used: Holding::nothing(),
+            tolerations: BTreeSet::new(),
             created_at: self.now(),
         };
         self.store().create_organisation(&org).await?;
@@ -233,6 +238,44 @@ impl Control {
             };
             let outcome = changed.await;
             let operation = Operation::new("organisation.quota", id.as_str());
+            control.conclude(&principal, operation, outcome).await
+        })
+        .await
+    }
+
+    /// Operators only. Which taints of hosts its sandboxes may tolerate from now on, and which not any more. Those that
+    /// are on such a host stay.
+    #[boxed]
+    pub async fn tolerate(
+        &self,
+        principal: &Principal,
+        id: &OrgId,
+        change: BTreeMap<String, bool>,
+    ) -> Result<Organisation, ControlError> {
+        let (control, principal, id) = (self.clone(), principal.clone(), id.clone());
+        self.to_the_end(async move {
+            let outcome = async {
+                principal.require_operator()?;
+                check_tolerations(&change)?;
+                let changed = control.store().tolerate(&id, &change).await;
+                changed.map_err(|error| match error {
+                    StoreError::NotFound { .. } => {
+                        ControlError::not_found("organisation", id.as_str())
+                    }
+                    StoreError::TooMany { .. } => ControlError::from(error)
+                        .hint(format!("an organisation has at most {ORG_TOLERATIONS_MAX}")),
+                    other => other.into(),
+                })
+            };
+            let outcome = outcome.await;
+            let mut operation = Operation::new("organisation.tolerate", id.as_str());
+            operation.detail = outcome.is_ok().then(|| {
+                let each = change.iter().map(|(taint, may)| match may {
+                    true => format!("may tolerate {taint}"),
+                    false => format!("may not tolerate {taint}"),
+                });
+                each.collect::<Vec<_>>().join(", ")
+            });
             control.conclude(&principal, operation, outcome).await
         })
         .await

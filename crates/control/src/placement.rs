@@ -4,14 +4,17 @@
 //! or refuses it by its own figures, so old ones here cost a question and oversell nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use cove_model::{AUTO_ISOLATION, Accel, HostId, HostTraits, ISOLATION_BY_STRENGTH, SandboxSpec};
+use cove_model::{
+    AUTO_ISOLATION, Accel, HostId, HostTraits, ISOLATION_BY_STRENGTH, Placement, SandboxSpec,
+};
 use cove_runner_api::TierReport;
 use cove_scheduler::{Demand, InventoryHost, Room, plan};
 
 use crate::Control;
 use crate::error::{CAPACITY_RETRY_S, ControlError, ErrorCode};
-use crate::hosts::Host;
+use crate::hosts::{Host, no_hosts};
 use crate::images::is_built_in;
 use crate::principal::Principal;
 
@@ -48,11 +51,10 @@ fn tiers_shown(reports: Vec<TierReport>) -> BTreeMap<String, BTreeSet<String>> {
 /// A host as the planner sees it. One that has not said what it has does not answer yet.
 fn inventory(host: &Host) -> InventoryHost {
     let known = host.inventory.lock().clone();
-    let node = host.node.as_ref();
     let mut shown = InventoryHost {
         id: host.id.clone(),
-        traits: HostTraits::default(),
-        cordoned: node.is_some_and(|node| node.cordoned()),
+        traits: host.traits(),
+        cordoned: host.cordoned(),
         available: known.is_some() && host.away().is_none(),
         tiers: BTreeMap::new(),
         capacity: Room::default(),
@@ -89,7 +91,7 @@ impl Control {
             Some(own) => return Ok(vec![own]),
             None => self.resolve_image(&principal.org, &spec.image).await?,
         };
-        self.plan(principal, spec, image)
+        self.plan(principal, spec, image).await
     }
 
     /// The hosts to ask for a sandbox that needs no image of theirs, in order.
@@ -100,7 +102,7 @@ impl Control {
     ) -> Result<Vec<HostId>, ControlError> {
         match self.only_host() {
             Some(own) => Ok(vec![own]),
-            None => self.plan(principal, spec, None),
+            None => self.plan(principal, spec, None).await,
         }
     }
 
@@ -112,27 +114,24 @@ impl Control {
         alone.then(|| own.id.clone())
     }
 
-    fn plan(
+    async fn plan(
         &self,
         principal: &Principal,
         spec: &SandboxSpec,
         image: Option<String>,
     ) -> Result<Vec<HostId>, ControlError> {
+        let placement = &spec.placement;
+        self.check_tolerations(principal, placement).await?;
         let hosts = self.hosts();
-        if hosts.is_empty() {
-            return Err(ControlError::new(
-                ErrorCode::NoCapacity,
-                "this control plane has no nodes yet",
-            )
-            .hint("make a join token with `cove node token`, and run `cove node join` on a host")
-            .retry_after(CAPACITY_RETRY_S));
-        }
+        let fitting = fitting_hosts(&hosts, placement)?;
+        let mut shown: Vec<InventoryHost> =
+            fitting.into_iter().map(|host| inventory(host)).collect();
         let mut demand = Demand {
             room: room(spec),
+            placement: placement.clone(),
             image: image.clone(),
             ..Demand::default()
         };
-        let mut shown: Vec<InventoryHost> = hosts.iter().map(|host| inventory(host)).collect();
         // Any host can make a built-in image, or pull one that is nowhere; another one is only where it was fetched.
         if let Some(image) = image.filter(|image| !is_built_in(image)) {
             let has = |host: &InventoryHost| {
@@ -140,6 +139,17 @@ impl Control {
             };
             if shown.iter().any(has) {
                 shown.retain(has);
+            } else if hosts.iter().any(|host| has(&inventory(host)))
+                && !self.pulls(&principal.org, &spec.image)?
+            {
+                return Err(ControlError::new(
+                    ErrorCode::UnfitHost,
+                    format!(
+                        "the image {} is only on hosts that this sandbox cannot be placed on",
+                        spec.image
+                    ),
+                )
+                .hint("leave placement out, or use an image that can be pulled by its reference"));
             }
         }
         let rule = self.config().isolation.rule(&principal.org);
@@ -184,6 +194,109 @@ impl Control {
                 .retry_after(CAPACITY_RETRY_S),
             false => told.hint("`cove node ls` shows the resources of nodes"),
         })
+    }
+}
+
+/// The hosts that are not kept for others and have what is asked for. Those that are kept for others might as well not
+/// be there: nothing is said about them.
+pub(crate) fn fitting_hosts<'a>(
+    hosts: &'a [Arc<Host>],
+    placement: &Placement,
+) -> Result<Vec<&'a Arc<Host>>, ControlError> {
+    placement.check()?;
+    if hosts.is_empty() {
+        return Err(no_hosts());
+    }
+    let hosts = hosts.iter().map(|host| (host, host.traits()));
+    let (open, traits): (Vec<_>, Vec<HostTraits>) = hosts
+        .filter(|(_, traits)| placement.kept_off_by(traits).is_none())
+        .unzip();
+    if open.is_empty() {
+        return Err(
+            ControlError::new(ErrorCode::UnfitHost, "every host is reserved for others")
+                .hint("ask the operator which taints this organisation may tolerate"),
+        );
+    }
+    if let Some(wish) = placement.unmet(&traits) {
+        return Err(ControlError::new(ErrorCode::UnfitHost, format!("no host has {wish}"))
+            .hint("ask for something else in placement, or leave it out; the operator labels nodes with `cove node set`"));
+    }
+    let each = open.into_iter().zip(traits);
+    let suited = each.filter(|(_, traits)| placement.suits(traits));
+    Ok(suited.map(|(host, _)| host).collect())
+}
+
+impl Control {
+    /// Every taint needs the operator's permission, whether or not a host has it.
+    async fn check_tolerations(
+        &self,
+        principal: &Principal,
+        placement: &Placement,
+    ) -> Result<(), ControlError> {
+        if placement.tolerate.is_empty() {
+            return Ok(());
+        }
+        let org = self.store().organisation(&principal.org).await?;
+        let may = org.map(|org| org.tolerations).unwrap_or_default();
+        match placement.tolerate.difference(&may).next() {
+            None => Ok(()),
+            Some(taint) => Err(ControlError::new(
+                ErrorCode::Forbidden,
+                format!("placement.tolerate: this organisation may not tolerate '{taint}'"),
+            )
+            .hint(format!(
+                "leave it out, or ask the operator for `cove org tolerate ORG --add {taint}`"
+            ))),
+        }
+    }
+
+    /// Asks every host what it has, as the work for each does every few seconds.
+    #[cfg(feature = "testing")]
+    pub async fn learn_inventories(&self) {
+        for host in self.hosts().iter() {
+            let asked = async { host.runner().await?.inventory().await };
+            *host.inventory.lock() = asked.await.ok();
+        }
+    }
+
+    /// Whether a host has what is asked for, and is not kept for others.
+    pub(crate) fn suits(&self, host: &HostId, placement: &Placement) -> bool {
+        self.0.hosts.get(host).is_some_and(|host| {
+            let traits = host.traits();
+            placement.kept_off_by(&traits).is_none() && placement.suits(&traits)
+        })
+    }
+
+    /// Refuses hosts that do not have what is asked for, or are kept for others. For hosts that were not planned, such
+    /// as that of a snapshot, and once more for those that were.
+    pub(crate) async fn check_placement(
+        &self,
+        principal: &Principal,
+        placement: &Placement,
+        hosts: &[HostId],
+    ) -> Result<(), ControlError> {
+        self.check_tolerations(principal, placement).await?;
+        let all = self.hosts();
+        fitting_hosts(&all, placement)?;
+        for id in hosts {
+            // One that is not there any more is refused by whoever asks it.
+            let Some(host) = all.iter().find(|host| host.id == *id) else {
+                continue;
+            };
+            let traits = host.traits();
+            let lacking = placement.wishes().find(|wish| !wish.is_met_by(&traits));
+            let why = match (placement.kept_off_by(&traits), lacking) {
+                (Some(_), _) => "is reserved for others".to_owned(),
+                (None, Some(wish)) => format!("does not have {wish}"),
+                (None, None) => continue,
+            };
+            return Err(ControlError::new(
+                ErrorCode::UnfitHost,
+                format!("the host of its snapshot or volumes {why}"),
+            )
+            .hint("a durable snapshot can begin on another host"));
+        }
+        Ok(())
     }
 }
 

@@ -142,7 +142,7 @@ impl Control {
         if let Some(keys) = self.store().secret_keys(org).await? {
             return Ok(keys);
         }
-        let host = self.choose_host(None)?;
+        let host = self.any_host()?;
         let made = self.runner(&host).await?.make_secret_keys(org).await?;
         Ok(self.store().keep_secret_keys(&made).await?)
     }
@@ -215,7 +215,7 @@ impl Control {
     /// Rows that cannot be wrapped anew do not keep the others from it; they are told together at the end.
     async fn try_rotate_secret_keys(&self, principal: &Principal) -> Result<u64, ControlError> {
         principal.require_operator()?;
-        let host = self.choose_host(None)?;
+        let host = self.any_host()?;
         let runner = self.runner(&host).await?;
         let (mut count, mut failed) = (0, Vec::new());
         for keys in self.store().all_secret_keys().await? {

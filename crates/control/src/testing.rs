@@ -17,6 +17,7 @@ mod guest;
 mod runner;
 mod travel;
 
+pub use cove_node::{JoinToken, NodeKey};
 pub use egress::EgressLogs;
 pub use guest::ScriptedGuest;
 pub use runner::{GuestKind, MemoryRunner};

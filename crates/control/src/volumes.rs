@@ -4,7 +4,7 @@
 //! volume is on one host; sandboxes that mount it are made there. It is no part of any sandbox's snapshot.
 
 use cove_model::spec::check_name;
-use cove_model::{HostId, SandboxSpec, VolumeId, VolumeMount};
+use cove_model::{HostId, Placement, SandboxSpec, VolumeId, VolumeMount};
 use cove_runner_api::{RunnerError, VolumeRequest};
 use cove_store::{
     IdempotencyKey, Page, PageRequest, Scope, StoreError, VolumeCreated, VolumeDoomed,
@@ -258,8 +258,11 @@ impl Control {
         let origin = source.as_ref().map(|row| row.id.clone());
         let host = match &source {
             Some(source) => source.host.clone(),
-            None => self.choose_host(None)?,
+            None => self.choose_host(&Placement::default())?,
         };
+        let placement = Placement::default();
+        self.check_placement(principal, &placement, std::slice::from_ref(&host))
+            .await?;
         let key = request
             .idempotency_key
             .map(|key| {

@@ -70,7 +70,7 @@ codes! {
     DirectoryNotEmpty = "directory_not_empty", 409;
     /// A process in the sandbox cannot be captured with its memory.
     NotCapturable = "not_capturable", 409;
-    /// The captured memory needs a feature that this host lacks.
+    /// The captured memory needs a feature that this host lacks, or no host has what was asked of it.
     UnfitHost = "unfit_host", 409;
     /// Nothing changed since the last snapshot.
     Unchanged = "unchanged", 409;

@@ -8,6 +8,7 @@ use crate::clock::Steady;
 use crate::identity::IdentitySpec;
 use crate::isolation::{Accel, DEFAULT_ISOLATION, VM_ISOLATION};
 use crate::network::NetworkPolicy;
+use crate::placement::Placement;
 use crate::resources::{Resources, ResourcesError};
 use crate::secret::{SecretGrant, check_grants};
 use crate::volume::{VolumeMount, check_mounts};
@@ -214,6 +215,9 @@ pub struct SandboxSpec {
     /// Directories that outlive it. They are not part of its disk, nor of its snapshots.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
+    /// What it asks of its host. Its host does not hear of it.
+    #[serde(skip_serializing_if = "Placement::is_empty")]
+    pub placement: Placement,
 }
 
 impl Default for SandboxSpec {
@@ -234,6 +238,7 @@ impl Default for SandboxSpec {
             identity: None,
             secrets: Vec::new(),
             volumes: Vec::new(),
+            placement: Placement::default(),
         }
     }
 }
@@ -283,6 +288,7 @@ impl SandboxSpec {
         }
         check_grants(&self.secrets)?;
         check_mounts(&self.volumes)?;
+        self.placement.check()?;
         self.lifecycle.check()
     }
 }

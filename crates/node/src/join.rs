@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use cove_model::HostId;
+use cove_model::{HostId, HostTraits};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,9 @@ pub struct JoinRequest {
     pub address: String,
     /// Hexadecimal, as [`NodeKey::public`] tells it.
     pub public_key: String,
+    /// What its operator says of it.
+    #[serde(default, skip_serializing_if = "HostTraits::is_empty")]
+    pub traits: HostTraits,
     pub proof: String,
 }
 
@@ -57,6 +60,7 @@ impl JoinRequest {
         host: &HostId,
         name: &str,
         address: &str,
+        traits: HostTraits,
         key: &NodeKey,
     ) -> Self {
         let mut request = Self {
@@ -65,24 +69,31 @@ impl JoinRequest {
             name: name.to_owned(),
             address: address.to_owned(),
             public_key: hex::encode(key.public()),
+            traits,
             proof: String::new(),
         };
-        request.proof = token.key.prove(REQUEST, &request.parts());
+        request.proof = request.proved(|parts| token.key.prove(REQUEST, parts));
         request
     }
 
     pub fn is_proved(&self, key: &TokenKey) -> bool {
-        key.verify(REQUEST, &self.parts(), &self.proof)
+        self.proved(|parts| key.verify(REQUEST, parts, &self.proof))
     }
 
-    fn parts(&self) -> [&[u8]; 5] {
-        [
+    /// Over everything it says. A request without traits is proved as before there were any.
+    fn proved<T>(&self, over: impl FnOnce(&[&[u8]]) -> T) -> T {
+        let traits = serde_json::to_vec(&self.traits).expect("names are JSON");
+        let mut parts = vec![
             self.token.as_bytes(),
             self.host.as_str().as_bytes(),
             self.name.as_bytes(),
             self.address.as_bytes(),
             self.public_key.as_bytes(),
-        ]
+        ];
+        if !self.traits.is_empty() {
+            parts.push(&traits);
+        }
+        over(&parts)
     }
 }
 

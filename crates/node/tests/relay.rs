@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_model::HostId;
+use cove_model::{HostId, HostTraits};
 use cove_node::{
     Authority, ControlTls, Identity, Issued, JoinAnswer, JoinRequest, JoinToken, Link, NodeKey,
     Relay, RelayConfig, opening,
@@ -422,13 +422,24 @@ fn an_answer_of_another_fleet_or_with_a_changed_byte_is_refused() {
     let (fleet, other) = (Fleet::new("one"), Fleet::new("two"));
     let token = JoinToken::make(&fleet.authority.certificate).unwrap();
     let (host, key) = (HostId::random(), NodeKey::generate().unwrap());
-    let request = JoinRequest::make(&token, &host, "node", "node:7071", &key);
-    assert!(request.is_proved(&token.key));
-    let changed = JoinRequest {
-        address: "evil:7071".into(),
-        ..request.clone()
+    let traits = HostTraits {
+        taints: ["team".to_owned()].into(),
+        ..HostTraits::default()
     };
-    assert!(!changed.is_proved(&token.key));
+    let request = JoinRequest::make(&token, &host, "node", "node:7071", traits, &key);
+    assert!(request.is_proved(&token.key));
+    for changed in [
+        JoinRequest {
+            address: "evil:7071".into(),
+            ..request.clone()
+        },
+        JoinRequest {
+            traits: HostTraits::default(),
+            ..request.clone()
+        },
+    ] {
+        assert!(!changed.is_proved(&token.key));
+    }
     let answer = |fleet: &Fleet| {
         let certificate = fleet
             .authority()

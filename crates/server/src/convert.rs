@@ -52,6 +52,7 @@ pub fn sandbox(sandbox: control::Sandbox) -> Sandbox {
         identity: spec.identity,
         secrets: spec.secrets,
         volumes: spec.volumes.into_iter().map(Into::into).collect(),
+        placement: spec.placement,
         created_at: sandbox.created_at.into(),
         updated_at: sandbox.updated_at.into(),
         started_at: sandbox.started_at.map(Timestamp),
@@ -90,6 +91,7 @@ pub fn template(row: control::TemplateRecord) -> cove_api::template::Template {
         workdir: spec.workdir,
         no_new_privs: spec.no_new_privs,
         volumes: spec.volumes.into_iter().map(Into::into).collect(),
+        placement: spec.placement,
         // Written by this program: what of it is in the settings is left out.
         image: row.config.and_then(|text| serde_json::from_str(&text).ok()),
     }
@@ -333,6 +335,7 @@ pub fn org(org: control::Organisation) -> Org {
             memory_mb: org.used.memory_mb,
             disk_mb: org.used.disk_mb,
         },
+        tolerations: org.tolerations,
         created_at: org.created_at.into(),
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use async_recursion::async_recursion as boxed;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
 use cove_model::{
-    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId, TemplateId, VolumeId,
+    BuildId, HostId, HostTraits, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId,
+    TemplateId, TraitsChange, VolumeId,
 };
 use time::OffsetDateTime;
 
@@ -137,6 +139,12 @@ pub trait Store: ObjectTables {
         now: OffsetDateTime,
     ) -> Result<Joined, StoreError>;
     async fn cordon_node(&self, host: &HostId, cordoned: bool) -> Result<(), StoreError>;
+    /// Of a node. Answers what its traits are then.
+    async fn change_traits(
+        &self,
+        host: &HostId,
+        change: &TraitsChange,
+    ) -> Result<HostTraits, StoreError>;
     async fn renew_node(&self, host: &HostId, expires: OffsetDateTime) -> Result<(), StoreError>;
     /// Nothing happens while it has something: what, and how many, is answered then.
     async fn remove_node(
@@ -176,6 +184,12 @@ pub trait Store: ObjectTables {
         id: &OrgId,
         from: Option<Quota>,
         to: Quota,
+    ) -> Result<Organisation, StoreError>;
+    /// Adds taints that its sandboxes may tolerate, and takes others away.
+    async fn tolerate(
+        &self,
+        id: &OrgId,
+        change: &BTreeMap<String, bool>,
     ) -> Result<Organisation, StoreError>;
 
     /// `hash` is the lowercase hexadecimal SHA-256 of the token.

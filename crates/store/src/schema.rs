@@ -26,6 +26,7 @@ pub const MIGRATIONS: &[&[&str]] = &[
     OBJECTS,
     BUDGETS,
     REPLICAS,
+    PLACEMENT,
     REMOVED_ORGANISATIONS,
 ];
 
@@ -286,6 +287,13 @@ const REPLICAS: &[&str] = &[
         id TEXT PRIMARY KEY, owner TEXT NOT NULL, token TEXT NOT NULL, beats BIGINT NOT NULL)",
 ];
 
+/// What the operator says of hosts, and which taints organisations may tolerate. Specs in rows may have a placement.
+/// Earlier programs refuse to read those, and would send sandboxes to hosts that are kept for others.
+const PLACEMENT: &[&str] = &[
+    "ALTER TABLE nodes ADD COLUMN traits TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE organisations ADD COLUMN tolerations TEXT NOT NULL DEFAULT '[]'",
+];
+
 /// Organisations that were removed: audit records, usage and tombstones of what they had go on naming them. The column
 /// `name` of such a row has its id, so that the name is free again.
 const REMOVED_ORGANISATIONS: &[&str] = &[
@@ -362,7 +370,7 @@ pub const VERSION: i64 = MIGRATIONS.len() as i64;
 /// The version of the oldest program that works on these tables. A step that only adds (tables, indexes, columns with
 /// a default) leaves it. A step that removes or changes something, or after which rows have what an earlier program
 /// refuses to read, raises it to the first version that does without.
-pub const COMPATIBLE_FROM: i64 = 21;
+pub const COMPATIBLE_FROM: i64 = 22;
 
 const _: () = assert!(COMPATIBLE_FROM <= VERSION);
 

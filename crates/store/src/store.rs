@@ -1,11 +1,13 @@
 //! The [`Store`] over either database: every method is one operation.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use cove_model::secret::OrgKeys;
 use cove_model::{
-    BuildId, HostId, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId, TemplateId, VolumeId,
+    BuildId, HostId, HostTraits, ImageId, KeyId, OrgId, SandboxId, SecretId, SnapshotId,
+    TemplateId, TraitsChange, VolumeId,
 };
 use time::OffsetDateTime;
 
@@ -128,6 +130,15 @@ impl<B: Backend> Store for SqlStore<B> {
         self.flushed(nodes::Cordon(host.clone(), cordoned)).await
     }
 
+    async fn change_traits(
+        &self,
+        host: &HostId,
+        change: &TraitsChange,
+    ) -> Result<HostTraits, StoreError> {
+        let change = nodes::ChangeTraits(host.clone(), change.clone());
+        self.flushed(change).await
+    }
+
     async fn renew_node(&self, host: &HostId, expires: OffsetDateTime) -> Result<(), StoreError> {
         self.written(nodes::Renewed(host.clone(), expires)).await
     }
@@ -197,6 +208,15 @@ impl<B: Backend> Store for SqlStore<B> {
     ) -> Result<Organisation, StoreError> {
         let id = id.clone();
         self.flushed(organisations::SetQuota { id, from, to }).await
+    }
+
+    async fn tolerate(
+        &self,
+        id: &OrgId,
+        change: &BTreeMap<String, bool>,
+    ) -> Result<Organisation, StoreError> {
+        let change = organisations::Tolerate(id.clone(), change.clone());
+        self.flushed(change).await
     }
 
     async fn create_key(&self, key: &Key, hash: &str) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! The rows of the control plane's database, as values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cove_model::{
@@ -104,6 +104,8 @@ pub struct Organisation {
     pub name: String,
     pub quota: Quota,
     pub used: Holding,
+    /// Taints of hosts that its sandboxes may tolerate.
+    pub tolerations: BTreeSet<String>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }

@@ -116,6 +116,7 @@ async fn check() {
             disk_mb: 1 << 40,
         },
         used: Holding::default(),
+        tolerations: Default::default(),
         created_at: OffsetDateTime::now_utc(),
     };
     store.create_organisation(&organisation).await.unwrap();

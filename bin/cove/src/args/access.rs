@@ -136,6 +136,18 @@ pub enum OrgCommand {
         #[command(flatten)]
         quota: QuotaArgs,
     },
+    /// Change which taints of nodes an organisation's sandboxes may tolerate
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(["add", "remove"]))]
+    Tolerate {
+        /// Name or id
+        org: String,
+        /// They may tolerate this taint
+        #[arg(long, value_name = "TAINT")]
+        add: Vec<String>,
+        /// They may not tolerate it any more; those that are on such nodes stay
+        #[arg(long, value_name = "TAINT")]
+        remove: Vec<String>,
+    },
     /// Delete organisations that have nothing any more, and revoke their keys
     #[command(visible_alias = "delete")]
     Rm {

@@ -8,6 +8,9 @@ use cove_api::sandbox::{
     ResourcesChange, ResourcesRequest, SecretGrant, State,
 };
 
+use cove_model::Placement;
+use cove_model::placement::Strategy;
+
 use super::lifecycle::LifecycleArgs;
 use crate::units::{EnvFile, env_file, key_value, megabytes, variables};
 
@@ -113,6 +116,56 @@ pub struct CreateOptions {
     /// Mount a volume; :ro makes it read-only
     #[arg(long, short = 'v', value_parser = super::volume::mount, value_name = "VOLUME:PATH[:ro]")]
     pub volume: Vec<cove_api::volume::Mount>,
+    #[command(flatten)]
+    pub placement: PlacementOptions,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct PlacementOptions {
+    #[command(flatten)]
+    host: HostOptions,
+    /// Fill one host before the next; default: spread over zones and hosts
+    #[arg(long)]
+    pack: bool,
+}
+
+/// Which hosts a sandbox may be on.
+#[derive(Debug, Clone, Args)]
+pub struct HostOptions {
+    /// Only on a host with this label
+    #[arg(long, value_parser = key_value, value_name = "KEY=VALUE")]
+    pub on: Vec<(String, String)>,
+    /// Only on a host in this zone
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// Also on a host with this taint; needs the operator's permission
+    #[arg(long, value_name = "TAINT")]
+    pub tolerate: Vec<String>,
+}
+
+impl HostOptions {
+    pub fn placement(&self) -> Placement {
+        Placement {
+            labels: self.on.iter().cloned().collect(),
+            zone: self.zone.clone(),
+            tolerate: self.tolerate.iter().cloned().collect(),
+            strategy: Strategy::Spread,
+        }
+    }
+}
+
+impl PlacementOptions {
+    /// Absent when nothing was said.
+    fn request(&self) -> Option<Placement> {
+        let asked = Placement {
+            strategy: match self.pack {
+                true => Strategy::Pack,
+                false => Strategy::Spread,
+            },
+            ..self.host.placement()
+        };
+        Some(asked).filter(|asked| !asked.is_empty())
+    }
 }
 
 fn secret(text: &str) -> Result<SecretGrant, String> {
@@ -298,6 +351,7 @@ impl CreateOptions {
                 &[&self.secret_file[..], &self.expose_file[..]].concat(),
             ),
             volumes: (!self.volume.is_empty()).then(|| self.volume.clone()),
+            placement: self.placement.request(),
         }
     }
 }
@@ -393,6 +447,36 @@ impl UpdateArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        placement: PlacementOptions,
+    }
+
+    #[test]
+    fn a_placement_is_sent_only_where_it_was_asked_for() {
+        let asked = |args: &[&str]| {
+            let line = [&["cove"], args].concat();
+            <Line as clap::Parser>::try_parse_from(line).map(|line| line.placement.request())
+        };
+        assert_eq!(asked(&[]).unwrap(), None);
+        let placement = asked(&[
+            "--on",
+            "gpu=h100",
+            "--on",
+            "disk=ssd",
+            "--zone",
+            "a",
+            "--tolerate",
+            "lab",
+            "--pack",
+        ]);
+        let wanted = r#"{"labels":{"disk":"ssd","gpu":"h100"},"zone":"a","tolerate":["lab"],"strategy":"pack"}"#;
+        let sent = serde_json::to_string(&placement.unwrap()).unwrap();
+        assert_eq!(sent, wanted);
+        assert!(asked(&["--on", "gpu"]).is_err());
+    }
 
     #[test]
     fn a_new_bandwidth_leaves_the_reach_alone_and_the_other_way_round() {

@@ -192,19 +192,21 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
         }
         OrgCommand::Quota { org, quota } => {
             let org = org_id(client, &org).await?;
-            let org = client
-                .patch_org(
-                    &org,
-                    &PatchOrg {
-                        quota: request(&quota),
-                    },
-                )
-                .await?;
-            if json {
-                output::json(&org)
-            } else {
-                table(&[org])
-            }
+            let patch = PatchOrg {
+                quota: Some(request(&quota)),
+                ..PatchOrg::default()
+            };
+            changed(client.patch_org(&org, &patch).await?, json)
+        }
+        OrgCommand::Tolerate { org, add, remove } => {
+            let org = org_id(client, &org).await?;
+            let added = add.into_iter().map(|taint| (taint, true));
+            let removed = remove.into_iter().map(|taint| (taint, false));
+            let patch = PatchOrg {
+                tolerations: added.chain(removed).collect(),
+                ..PatchOrg::default()
+            };
+            changed(client.patch_org(&org, &patch).await?, json)
         }
         OrgCommand::Rm { orgs } => {
             for org in orgs {
@@ -214,6 +216,14 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
             }
             Ok(())
         }
+    }
+}
+
+fn changed(org: Org, json: bool) -> Result<(), CliError> {
+    if json {
+        output::json(&org)
+    } else {
+        table(&[org])
     }
 }
 
@@ -249,9 +259,18 @@ fn request(quota: &QuotaArgs) -> QuotaRequest {
 }
 
 fn table(orgs: &[Org]) -> Result<(), CliError> {
-    let mut table = Table::new(&["ID", "NAME", "SANDBOXES", "CPU", "MEMORY MiB", "DISK MiB"]);
+    let mut table = Table::new(&[
+        "ID",
+        "NAME",
+        "SANDBOXES",
+        "CPU",
+        "MEMORY MiB",
+        "DISK MiB",
+        "TOLERATES",
+    ]);
     for org in orgs {
         let (used, quota) = (&org.used, &org.quota);
+        let tolerations: Vec<&str> = org.tolerations.iter().map(String::as_str).collect();
         table.row([
             org.id.clone(),
             org.name.clone(),
@@ -259,6 +278,10 @@ fn table(orgs: &[Org]) -> Result<(), CliError> {
             format!("{}/{}", used.cpu, quota.cpu),
             format!("{}/{}", used.memory_mb, quota.memory_mb),
             format!("{}/{}", used.disk_mb, quota.disk_mb),
+            match tolerations.is_empty() {
+                true => "-".into(),
+                false => tolerations.join(", "),
+            },
         ]);
     }
     table.print()

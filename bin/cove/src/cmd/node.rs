@@ -7,6 +7,7 @@ use std::path::Path;
 
 use cove_api::node::{CreateJoinToken, JoinNode, Node, NodeState, PatchNode};
 use cove_client::{Client, ClientConfig};
+use cove_model::HostTraits;
 use cove_node::{Identity, JoinAnswer, JoinRequest, JoinToken, NodeKey, check_name};
 
 use crate::args::{Global, NodeCommand};
@@ -27,9 +28,15 @@ pub async fn run(global: &Global, command: NodeCommand) -> Result<(), CliError> 
         name,
         listen,
         address,
+        traits,
     } = command
     {
-        return join(global, &control, &token, name, listen, address).await;
+        let traits = HostTraits {
+            zone: traits.zone.unwrap_or_default(),
+            labels: traits.label.into_iter().collect(),
+            taints: traits.taint.into_iter().collect(),
+        };
+        return join(global, &control, &token, name, listen, address, traits).await;
     }
     let client = connect::client(global)?;
     match command {
@@ -38,6 +45,27 @@ pub async fn run(global: &Global, command: NodeCommand) -> Result<(), CliError> 
         NodeCommand::Show { node } => show(&client, &node, json).await,
         NodeCommand::Cordon { nodes } => cordon(&client, &nodes, true, json).await,
         NodeCommand::Uncordon { nodes } => cordon(&client, &nodes, false, json).await,
+        NodeCommand::Set {
+            node,
+            zone,
+            label,
+            no_label,
+            taint,
+            no_taint,
+        } => {
+            let set = label.into_iter().map(|(key, value)| (key, Some(value)));
+            let removed = no_label.into_iter().map(|key| (key, None));
+            let there = taint.into_iter().map(|taint| (taint, true));
+            let gone = no_taint.into_iter().map(|taint| (taint, false));
+            let patch = PatchNode {
+                zone,
+                labels: set.chain(removed).collect(),
+                taints: there.chain(gone).collect(),
+                ..PatchNode::default()
+            };
+            client.patch_node(&node, &patch).await?;
+            output::done("changed", &node, json)
+        }
         NodeCommand::Rm { nodes, lost } => {
             for node in nodes {
                 client.delete_node(&node, lost).await?;
@@ -67,6 +95,7 @@ async fn cordon(
 ) -> Result<(), CliError> {
     let patch = PatchNode {
         cordoned: Some(cordoned),
+        ..PatchNode::default()
     };
     for node in nodes {
         client.patch_node(node, &patch).await?;
@@ -91,6 +120,20 @@ fn state(node: &Node) -> String {
     }
 }
 
+/// Zone, labels and taints.
+fn traits(node: &Node) -> [String; 3] {
+    let labels = node.labels.iter();
+    let labels: Vec<String> = labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let taints: Vec<&str> = node.taints.iter().map(String::as_str).collect();
+    let zone = node.zone.clone().unwrap_or_default();
+    [zone, labels.join(", "), taints.join(", ")].map(|text| match text.is_empty() {
+        true => "-".into(),
+        false => text,
+    })
+}
+
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
@@ -103,6 +146,9 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
     let mut table = Table::new(&[
         "NAME",
         "STATE",
+        "ZONE",
+        "LABELS",
+        "TAINTS",
         "SANDBOXES",
         "CPU",
         "MEMORY",
@@ -111,6 +157,7 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
     ]);
     for node in nodes {
         let shown = state(&node);
+        let [zone, labels, taints] = traits(&node);
         let figures = match node.capacity {
             None => ["-", "-", "-", "-"].map(String::from),
             Some(known) => [
@@ -129,7 +176,18 @@ async fn list(client: &Client, json: bool) -> Result<(), CliError> {
             ],
         };
         let [sandboxes, cpu, memory, disk] = figures;
-        table.row([node.name, shown, sandboxes, cpu, memory, disk, node.address]);
+        table.row([
+            node.name,
+            shown,
+            zone,
+            labels,
+            taints,
+            sandboxes,
+            cpu,
+            memory,
+            disk,
+            node.address,
+        ]);
     }
     table.print()
 }
@@ -142,6 +200,7 @@ async fn show(client: &Client, node: &str, json: bool) -> Result<(), CliError> {
     let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let mut table = Table::new(&["", ""]);
     let shown = state(&node);
+    let [zone, labels, taints] = traits(&node);
     let skew = node.clock_skew_ms.map(|skew| format!("{skew} ms"));
     let tiers = node.capacity.as_ref().map(|known| known.tiers.join(", "));
     for (name, value) in [
@@ -150,6 +209,9 @@ async fn show(client: &Client, node: &str, json: bool) -> Result<(), CliError> {
         ("address", node.address),
         ("state", shown),
         ("reason", text(node.reason)),
+        ("zone", zone),
+        ("labels", labels),
+        ("taints", taints),
         ("version", text(node.version)),
         ("tiers", text(tiers)),
         ("clock difference", text(skew)),
@@ -173,6 +235,7 @@ async fn join(
     name: Option<String>,
     listen: SocketAddr,
     address: Option<String>,
+    traits: HostTraits,
 ) -> Result<(), CliError> {
     let failed = |error: cove_node::NodeError| CliError::usage(error.to_string());
     let token = JoinToken::parse(token).map_err(|error| {
@@ -226,6 +289,9 @@ async fn join(
         None => host_name(),
     };
     check_name(&name).map_err(failed)?;
+    traits
+        .check()
+        .map_err(|error| CliError::usage(error.to_string()))?;
     let address = match address {
         Some(address) => address,
         None => own_address(control, listen)?,
@@ -233,7 +299,7 @@ async fn join(
     let host = cove_engine::host_id(&settings.engine_dir())
         .map_err(|error| CliError::io("cannot read the id of this host", error))?;
     let key = pending_key(&relay.join(PENDING_KEY))?;
-    let request = JoinRequest::make(&token, &host, &name, &address, &key);
+    let request = JoinRequest::make(&token, &host, &name, &address, traits, &key);
     let mut config = ClientConfig::new(control, None);
     if let Some(path) = &global.ca_file {
         let read = fs::read(path);
@@ -248,6 +314,9 @@ async fn join(
             name: name.clone(),
             address: address.clone(),
             public_key: request.public_key.clone(),
+            zone: Some(request.traits.zone.clone()).filter(|zone| !zone.is_empty()),
+            labels: request.traits.labels.clone(),
+            taints: request.traits.taints.clone(),
             proof: request.proof.clone(),
         })
         .await?;

@@ -3,6 +3,8 @@
 use cove_api::ErrorCode;
 use cove_api::sandbox::{Accel, ListSandboxes, NetworkMode, PatchSandbox, Sandbox, StopSandbox};
 use cove_client::Client;
+use cove_model::Placement;
+use cove_model::placement::Strategy;
 
 use super::making;
 use crate::args::{CreateArgs, ListArgs, UpdateArgs};
@@ -89,6 +91,17 @@ fn memory(resources: &cove_api::sandbox::ResourcesView) -> String {
         Some(max) => format!("{}-{} MiB", resources.memory_mb, max),
         None => format!("{} MiB", resources.memory_mb),
     }
+}
+
+/// What it asks of its host; absent for nothing.
+pub fn placement(asked: &Placement) -> Option<String> {
+    let mut parts: Vec<String> = asked.wishes().map(|wish| wish.to_string()).collect();
+    let tolerated = asked.tolerate.iter();
+    parts.extend(tolerated.map(|taint| format!("tolerates {taint}")));
+    if asked.strategy == Strategy::Pack {
+        parts.push("packed".into());
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// A tier, and what executes a virtual machine.
@@ -182,6 +195,7 @@ fn print(sandbox: &Sandbox, json: bool) -> Result<(), CliError> {
         .maybe("workdir", sandbox.workdir.clone())
         .maybe("env", pairs(&sandbox.env))
         .maybe("labels", pairs(&sandbox.labels))
+        .maybe("placement", placement(&sandbox.placement))
         .maybe("from snapshot", sandbox.from_snapshot.clone())
         .maybe("grew from", sandbox.head.clone())
         .maybe("freeze after", after(sandbox.lifecycle.freeze_after_s))

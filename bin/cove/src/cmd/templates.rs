@@ -148,6 +148,7 @@ fn show(one: &Template, json: bool) -> Result<(), CliError> {
             "isolation",
             super::sandboxes::isolation(&one.isolation, one.accel),
         )
+        .maybe("placement", super::sandboxes::placement(&one.placement))
         .maybe("user", one.user.clone())
         .maybe("directory", one.workdir.clone())
         .maybe(

@@ -67,7 +67,9 @@ pub fn request(operation: Op) -> Option<Value> {
             "token": "0123456789abcdef", "host": "host_0123456789abcdef0123", "name": "node-2",
             "address": "192.0.2.12:7071", "public_key": "04…", "proof": "…",
         }),
-        Op::PatchNode => json!({"cordoned": true}),
+        Op::PatchNode => json!({
+            "zone": "eu-1", "labels": {"gpu": "h100", "old": null}, "taints": {"research": true}
+        }),
         Op::AdoptQuarantined => json!({}),
         _ => return None,
     })

@@ -975,7 +975,7 @@ pub const ROUTES: &[Route] = &[
         Op::PatchNode,
         "/v1/nodes/{node}",
         Admin,
-        "Cordon or uncordon a node",
+        "Cordon or uncordon a node, or change its zone, labels and taints",
     )
     .body::<node::PatchNode>()
     .reply::<node::Node>(200),

@@ -1,5 +1,7 @@
 //! A node that is gone for good: what only it had is given up, durable snapshots go to other hosts.
 
+use std::sync::Arc;
+
 use cove_model::{HostId, State};
 use cove_store::{
     Desired, ObjectCopy, PAGE_MAX, PageRequest, SandboxChange, SandboxRecord, SnapshotChange,
@@ -9,6 +11,7 @@ use cove_store::{
 use super::Node;
 use crate::Control;
 use crate::error::{ControlError, ErrorCode};
+use crate::hosts::Host;
 
 /// How the reason of a sandbox begins that was given up with its node.
 const LOST: &str = "its host was lost";
@@ -78,8 +81,12 @@ impl Control {
 
     fn remaining_host(&self, lost: &HostId) -> Result<HostId, ControlError> {
         let hosts = self.hosts();
-        let mut others = hosts.iter().filter(|host| host.id != *lost);
-        let found = others.find(|host| self.takes_new(&host.id));
+        let others = hosts.iter().filter(|host| host.id != *lost);
+        let mut others = others.filter(|host| self.takes_new(&host.id));
+        // One that is kept for some is only named: nothing is fetched by it that it does not take.
+        let first = others.next();
+        let plain = |host: &&Arc<Host>| host.traits().taints.is_empty();
+        let found = first.into_iter().chain(others).find(plain).or(first);
         found.map(|host| host.id.clone()).ok_or_else(|| {
             ControlError::new(
                 ErrorCode::NoCapacity,

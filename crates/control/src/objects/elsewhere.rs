@@ -15,10 +15,7 @@ impl Control {
     /// Whether new things may go to this host: it is there, answers, and is not cordoned.
     pub(crate) fn takes_new(&self, host: &HostId) -> bool {
         let found = self.0.hosts.get(host);
-        found.is_some_and(|host| {
-            let cordoned = host.node.as_ref().is_some_and(|node| node.cordoned());
-            host.away().is_none() && !cordoned
-        })
+        found.is_some_and(|host| host.away().is_none() && !host.cordoned())
     }
 
     /// The snapshot with a host having it that can be asked for a sandbox from it. For whoever holds the snapshot.
@@ -29,13 +26,18 @@ impl Control {
         spec: &SandboxSpec,
     ) -> Result<SnapshotRecord, ControlError> {
         let former = row.host.clone();
-        let row = match self.is_stored(&row) && !self.takes_new(&former) {
+        let placement = &spec.placement;
+        let stays = self.takes_new(&former) && self.suits(&former, placement);
+        let row = match self.is_stored(&row) && !stays {
             true => match self.another_host(principal, &former, spec).await? {
                 Some(next) => self.move_row(row, &next).await?,
                 None => row,
             },
             false => row,
         };
+        // Before anything is fetched.
+        let host = std::slice::from_ref(&row.host);
+        self.check_placement(principal, placement, host).await?;
         self.bring_back_from(row, &former).await
     }
 

@@ -1,7 +1,7 @@
 //! Giving what is in quarantine to an organisation.
 
 use async_recursion::async_recursion as boxed;
-use cove_model::{OrgId, SandboxId, SnapshotId, State, VolumeId};
+use cove_model::{OrgId, Placement, SandboxId, SandboxSpec, SnapshotId, State, VolumeId};
 use cove_runner_api::{Reinstate, SandboxOwner, SandboxView, SnapshotView};
 use cove_store::{
     Created, Desired, HostFacts, SandboxChange, SandboxRecord, SnapshotFacts, SnapshotKind,
@@ -96,7 +96,10 @@ impl Control {
         let request = Reinstate {
             id: row.id.clone(),
             owner: Some(self.owner_of(&row.org)?),
-            spec: row.spec.clone(),
+            spec: SandboxSpec {
+                placement: Placement::default(),
+                ..row.spec.clone()
+            },
             image,
             parent: row.head.clone(),
             created_at: row.created_at,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cove_model::{HostId, IdlePolicy, SandboxId, SandboxSpec, State};
+use cove_model::{HostId, IdlePolicy, Placement, SandboxId, SandboxSpec, State};
 use cove_runner_api::{CreateRequest, FromSnapshot, RunnerError, SandboxView};
 use cove_store::{
     Created as Inserted, Desired, Holding, HostFacts, IdempotencyKey, Moment, SandboxChange,
@@ -122,13 +122,11 @@ impl Control {
         request.spec.check()?;
         self.check_reach(principal, &request.spec.network)?;
         check_identity(principal, &request.spec)?;
-        let mut hosts = hosts.into_iter();
-        let host = hosts
+        let mut others = hosts.iter().cloned();
+        let host = others
             .next()
             .ok_or_else(|| ControlError::new(ErrorCode::NoCapacity, "no host can take it"))?;
         let at = self.host_of(&host)?;
-        self.give_secrets(&principal.org, &request.spec, &at)
-            .await?;
         let resolved = |key: String| match &request.from {
             None => claim(key, &request.spec),
             // In this form, so that keys of earlier versions keep their meaning.
@@ -144,9 +142,14 @@ impl Control {
                 }
             };
         // After the key's claim: the same request may come to another tier when it is repeated.
-        let settled = self.settle_isolation(principal, &host, &mut request.spec);
+        let settled = async {
+            self.check_placement(principal, &request.spec.placement, &hosts)
+                .await?;
+            self.settle_isolation(principal, &host, &mut request.spec)
+                .await
+        };
         if let Err(error) = settled.await {
-            // A repeated request gets the sandbox of the first, whatever has become of the tiers meanwhile.
+            // A repeated request gets the sandbox of the first, whatever has become of the host meanwhile.
             let Some(key) = &idempotency else {
                 return Err(error);
             };
@@ -156,6 +159,8 @@ impl Control {
                 Some(Inserted::New) | None => Err(error),
             };
         }
+        self.give_secrets(&principal.org, &request.spec, &at)
+            .await?;
         let image = match &request.from {
             None => {
                 let given = &request.spec.image;
@@ -221,7 +226,7 @@ impl Control {
             };
             match inserted.map_err(|error| name_taken(error, &record))? {
                 Inserted::New => {
-                    let made = self.make_on(record, hosts, image, from).await?;
+                    let made = self.make_on(record, others, image, from).await?;
                     let sandbox = made.into();
                     return Ok(Created {
                         sandbox,
@@ -369,6 +374,8 @@ impl Control {
                     lease: None,
                     ..record.spec.lifecycle.clone()
                 },
+                // The host was chosen by it.
+                placement: Placement::default(),
                 ..record.spec.clone()
             },
             from: from.clone(),

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use async_recursion::async_recursion as boxed;
-use cove_model::{SandboxSpec, SnapshotId};
+use cove_model::{Placement, SandboxSpec, SnapshotId};
 use cove_runner_api::{GuestStream, ImageJob, RunnerError};
 use cove_store::{
     ObjectCopy, Scope, SnapshotChange, SnapshotFacts, SnapshotKind, SnapshotRecord, SnapshotState,
@@ -117,7 +117,7 @@ impl Control {
         let row = SnapshotRecord {
             id: id.clone(),
             org: principal.org.clone(),
-            host: self.choose_host(None)?,
+            host: self.choose_host(&Placement::default())?,
             name: name.clone(),
             sandbox: None,
             parent: None,

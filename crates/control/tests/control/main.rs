@@ -25,6 +25,7 @@ mod logins;
 mod metadata;
 mod metering;
 mod nodes;
+mod placing;
 mod quarantine;
 mod quota;
 mod resting;

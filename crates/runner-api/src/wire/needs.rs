@@ -237,8 +237,9 @@ fn spec(spec: &SandboxSpec, needs: &mut Needs) {
         name: _,
         isolation: _,
         env: _,
-        // Control sees to it.
+        // Control sees to them.
         lifecycle: _,
+        placement: _,
         labels: _,
         // For control, which says it with each command.
         user: _,

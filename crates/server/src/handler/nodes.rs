@@ -9,6 +9,7 @@ use cove_api::node::{
 };
 use cove_api::{NoQuery, Timestamp};
 use cove_control::ControlError;
+use cove_model::HostTraits;
 
 use super::{Answer, made, nothing, ok};
 use crate::convert;
@@ -49,6 +50,9 @@ pub async fn join(
         name,
         address,
         public_key,
+        zone,
+        labels,
+        taints,
         proof,
     } = body;
     let host = host
@@ -60,6 +64,11 @@ pub async fn join(
         name,
         address,
         public_key,
+        traits: HostTraits {
+            zone: zone.unwrap_or_default(),
+            labels,
+            taints,
+        },
         proof,
     };
     let answer = app.control.join_node(request).await?;
@@ -112,16 +121,18 @@ pub async fn patch(
     Names(node): Names<String>,
     Json(body): Json<PatchNode>,
 ) -> Answer {
-    let control = &app.control;
-    let found = match body.cordoned {
-        Some(cordoned) => {
-            control
-                .cordon_node(&caller.principal, &node, cordoned)
-                .await?
-        }
-        None => control.get_node(&caller.principal, &node).await?,
+    let (control, principal) = (&app.control, &caller.principal);
+    let change = body.traits();
+    let found = match (body.cordoned, change.is_empty()) {
+        (Some(cordoned), true) => control.cordon_node(principal, &node, cordoned).await,
+        (None, false) => control.change_traits(principal, &node, change).await,
+        (None, true) => control.get_node(principal, &node).await,
+        // Each leaves a record of its own.
+        (Some(_), false) => Err(ControlError::invalid(
+            "cordoned: change it in a request of its own",
+        )),
     };
-    ok(entry(found))
+    ok(entry(found?))
 }
 
 pub async fn delete(
@@ -165,6 +176,9 @@ fn entry(node: cove_control::Node) -> Node {
         },
         reason: node.reason,
         cordoned: node.cordoned,
+        zone: Some(node.traits.zone).filter(|zone| !zone.is_empty()),
+        labels: node.traits.labels,
+        taints: node.traits.taints,
         joined_at: Timestamp(node.joined_at),
         certificate_expires_at: Timestamp(node.certificate_expires_at),
         last_seen_at: node.last_seen_at.map(Timestamp),

@@ -10,7 +10,7 @@ use cove_api::tenancy::{
     UsageQuery,
 };
 use cove_api::{NoQuery, PageQuery};
-use cove_control::{Period, QuotaChange};
+use cove_control::{ControlError, Period, QuotaChange};
 use cove_dialect::Kind;
 use cove_limits::{QUOTA_CPU_MAX, QUOTA_MB_MAX, QUOTA_SANDBOXES_MAX};
 use cove_model::spec::SECONDS_MAX;
@@ -118,10 +118,18 @@ pub async fn patch_org(
     Json(body): Json<PatchOrg>,
 ) -> Answer {
     let id = org_id(&org)?;
-    let asked = quota(&body.quota)?;
-    let change = move |now| Ok(asked.over(now));
-    let changed = app.control.change_quota(&caller.principal, &id, change);
-    ok(convert::org(changed.await?))
+    let (control, principal) = (&app.control, &caller.principal);
+    let changed = match (body.quota, body.tolerations.is_empty()) {
+        (Some(asked), true) => {
+            let asked = quota(&asked)?;
+            let change = move |now| Ok(asked.over(now));
+            control.change_quota(principal, &id, change).await
+        }
+        (None, false) => control.tolerate(principal, &id, body.tolerations).await,
+        // Each leaves a record of its own.
+        _ => Err(ControlError::invalid("give one of quota and tolerations")),
+    };
+    ok(convert::org(changed?))
 }
 
 pub async fn delete_org(

@@ -15,6 +15,7 @@ mod leaving;
 mod limits;
 mod live;
 mod mcp;
+mod placing;
 mod ports;
 mod previews;
 mod revoked;

@@ -1,12 +1,12 @@
 //! The fleet: its authority, its nodes, and tokens to join it.
 
-use cove_model::HostId;
+use cove_model::{HostId, HostTraits, TraitsChange};
 use time::OffsetDateTime;
 
-use crate::sql::{Op, Row, Tx, values};
+use crate::sql::{Op, Row, Tx, json, values};
 use crate::{FleetRecord, JoinTokenRecord, Joined, NodeRecord, StoreError};
 
-const COLUMNS: &str = "host, name, address, public_key, cordoned, joined_at, expires_at";
+const COLUMNS: &str = "host, name, address, public_key, cordoned, joined_at, expires_at, traits";
 const NO_NODE: StoreError = StoreError::NotFound { what: "the node" };
 
 fn node(row: &Row) -> Result<NodeRecord, StoreError> {
@@ -18,6 +18,7 @@ fn node(row: &Row) -> Result<NodeRecord, StoreError> {
         cordoned: row.int(4)? != 0,
         joined_at: row.time(5)?,
         expires_at: row.time(6)?,
+        traits: row.json(7, "traits of a host")?,
     })
 }
 
@@ -188,7 +189,11 @@ impl Op for Join {
         if let Some(by) = row.optional_parse::<HostId>(1, "host id")? {
             let same = by == new.host
                 && row.optional_text(2)?.as_deref() == Some(new.public_key.as_str())
-                && here.is_some_and(|here| here.name == new.name && here.address == new.address);
+                && here.is_some_and(|here| {
+                    here.name == new.name
+                        && here.address == new.address
+                        && here.traits == new.traits
+                });
             return Ok(match same {
                 true => Joined::Again,
                 false => Joined::Used,
@@ -217,7 +222,7 @@ impl Op for Join {
         }
         tx.execute("DELETE FROM nodes WHERE host = ?1", values![&new.host])
             .await?;
-        let sql = format!("INSERT INTO nodes ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
+        let sql = format!("INSERT INTO nodes ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)");
         tx.execute(
             &sql,
             values![
@@ -228,6 +233,7 @@ impl Op for Join {
                 new.cordoned,
                 new.joined_at,
                 new.expires_at,
+                json(&new.traits)?,
             ],
         )
         .await?;
@@ -260,6 +266,47 @@ impl Op for Cordon {
             0 => Err(NO_NODE),
             _ => Ok(()),
         }
+    }
+}
+
+/// The names in the change are good; only how many there are then is checked.
+pub struct ChangeTraits(pub HostId, pub TraitsChange);
+
+impl Op for ChangeTraits {
+    type Out = HostTraits;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<HostTraits, StoreError> {
+        // The update that changes nothing takes the row's lock.
+        let rows = tx
+            .query(
+                "UPDATE nodes SET cordoned = cordoned WHERE host = ?1 AND removed_at IS NULL RETURNING traits",
+                values![&self.0],
+            )
+            .await?;
+        let row = rows.first().ok_or(NO_NODE)?;
+        let before: HostTraits = row.json(0, "traits of a host")?;
+        let after = before.changed(&self.1);
+        for (what, count, most) in [
+            (
+                "labels of a node",
+                after.labels.len(),
+                cove_limits::HOST_LABELS_MAX,
+            ),
+            (
+                "taints of a node",
+                after.taints.len(),
+                cove_limits::HOST_TAINTS_MAX,
+            ),
+        ] {
+            if count > most {
+                return Err(StoreError::TooMany { what });
+            }
+        }
+        tx.execute(
+            "UPDATE nodes SET traits = ?2 WHERE host = ?1",
+            values![&self.0, json(&after)?],
+        )
+        .await?;
+        Ok(after)
     }
 }
 

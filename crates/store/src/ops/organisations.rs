@@ -1,17 +1,19 @@
 //! Organisations and what they hold of their quotas.
 
-use cove_model::OrgId;
+use std::collections::BTreeMap;
+
+use cove_model::{OrgId, placement};
 use time::OffsetDateTime;
 
 use crate::cursor::{self, Position};
-use crate::sql::{Op, Row, Tx, Value, micros, values};
+use crate::sql::{Op, Row, Tx, Value, json, micros, values};
 use crate::{
     Holding, Organisation, OrganisationHolding, OrganisationRemoval, Page, PageRequest, Quota,
     StoreError,
 };
 
 const COLUMNS: &str = "id, COALESCE(removed_name, name), max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
-     used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at";
+     used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at, tolerations";
 
 fn organisation(row: &Row) -> Result<Organisation, StoreError> {
     Ok(Organisation {
@@ -30,6 +32,7 @@ fn organisation(row: &Row) -> Result<Organisation, StoreError> {
             disk_mb: row.count(9)?,
         },
         created_at: row.time(10)?,
+        tolerations: row.json(11, "tolerations")?,
     })
 }
 
@@ -42,7 +45,7 @@ impl Op for Create {
         let inserted = tx
             .execute(
                 "INSERT INTO organisations (id, name, max_sandboxes, max_cpu_milli, max_memory_mb, max_disk_mb, \
-                 used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, ?7) \
+                 used_sandboxes, used_cpu_milli, used_memory_mb, used_disk_mb, created_at, tolerations) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 0, 0, ?7, ?8) \
                  ON CONFLICT DO NOTHING",
                 values![
                     &org.id,
@@ -52,6 +55,7 @@ impl Op for Create {
                     quota.memory_mb,
                     quota.disk_mb,
                     org.created_at,
+                    json(&org.tolerations)?,
                 ],
             )
             .await?;
@@ -153,6 +157,33 @@ impl Op for SetQuota {
             )
             .await?;
         organisation(rows.first().ok_or(NO_ORGANISATION)?)
+    }
+}
+
+/// Which taints its sandboxes may tolerate from now on, and which not any more. The names are good.
+pub struct Tolerate(pub OrgId, pub BTreeMap<String, bool>);
+
+impl Op for Tolerate {
+    type Out = Organisation;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Organisation, StoreError> {
+        let sql = format!(
+            "UPDATE organisations SET max_disk_mb = max_disk_mb \
+             WHERE id = ?1 AND removed_at IS NULL RETURNING {COLUMNS}"
+        );
+        let rows = tx.query(&sql, values![&self.0]).await?;
+        let mut changed = organisation(rows.first().ok_or(NO_ORGANISATION)?)?;
+        placement::set(&mut changed.tolerations, &self.1);
+        if changed.tolerations.len() > cove_limits::ORG_TOLERATIONS_MAX {
+            return Err(StoreError::TooMany {
+                what: "tolerations of an organisation",
+            });
+        }
+        tx.execute(
+            "UPDATE organisations SET tolerations = ?2 WHERE id = ?1",
+            values![&self.0, json(&changed.tolerations)?],
+        )
+        .await?;
+        Ok(changed)
     }
 }
 

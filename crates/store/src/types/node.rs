@@ -1,6 +1,6 @@
 //! Rows of the fleet.
 
-use cove_model::HostId;
+use cove_model::{HostId, HostTraits};
 use time::OffsetDateTime;
 
 /// The fleet's own row.
@@ -23,6 +23,7 @@ pub struct NodeRecord {
     /// The key it joined with, hexadecimal.
     pub public_key: String,
     pub cordoned: bool,
+    pub traits: HostTraits,
     pub joined_at: OffsetDateTime,
     /// When its certificate ends.
     pub expires_at: OffsetDateTime,

@@ -110,6 +110,7 @@ fn old_database(path: &Path, ours: &OrgId, theirs: &OrgId) {
          ALTER TABLE organisations DROP COLUMN removed_name; \
          DROP TABLE fleet; DROP TABLE nodes; DROP TABLE join_tokens; \
          DROP TABLE secret_keys; DROP TABLE secrets; DROP TABLE secret_uses; DROP TABLE secret_spend; \
+         ALTER TABLE organisations DROP COLUMN tolerations; \
          ALTER TABLE api_keys DROP COLUMN sandbox; DROP TABLE builds; DROP TABLE build_cache; \
          DROP INDEX snapshots_uploading; DROP INDEX snapshots_evictable; \
          ALTER TABLE snapshots DROP COLUMN object_copy; \

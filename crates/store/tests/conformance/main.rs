@@ -84,6 +84,7 @@ macro_rules! suite {
 
 suite!(
     tenants::organisations_have_unique_names_and_pages,
+    tenants::tolerations_of_an_organisation_are_its_own,
     tenants::keys_are_found_by_hash_and_revoked_for_good,
     tenants::a_new_root_key_replaces_the_old_one,
     tenants::nobody_is_locked_out_by_a_revocation,
@@ -138,6 +139,7 @@ suite!(
     hosts::images_are_on_the_hosts_that_have_them,
     nodes::a_token_takes_one_host_in_and_refuses_the_rest,
     nodes::a_node_is_removed_only_when_it_is_empty,
+    nodes::traits_of_a_node_change_and_stay_within_their_limits,
     events::readers_never_miss_what_commits_concurrently,
     events::positions_move_with_their_events,
     events::a_reader_that_wakes_up_late_changes_nothing,

@@ -62,6 +62,7 @@ pub async fn org_with(store: &Arc<dyn Store>, name: &str, quota: Quota) -> OrgId
         name: name.into(),
         quota,
         used: Holding::default(),
+        tolerations: Default::default(),
         created_at: at(0),
     };
     store.create_organisation(&org).await.unwrap();

@@ -665,12 +665,13 @@ impl RunnerApi for MemoryRunner {
     async fn inventory(&self) -> Result<cove_runner_api::HostInventory, RunnerError> {
         self.reached()?;
         let world = self.world();
+        let limits = || world.sandboxes.values().map(|one| &one.view.limits);
         Ok(cove_runner_api::HostInventory {
             cpu_milli: 1_000_000,
             memory_bytes: 1 << 50,
             disk_bytes: 1 << 50,
-            promised_cpu_milli: 0,
-            promised_memory_bytes: 0,
+            promised_cpu_milli: limits().map(|it| (it.cpu * 1000.0) as u64).sum(),
+            promised_memory_bytes: limits().map(|it| it.memory_mb << 20).sum(),
             promised_disk_bytes: 0,
             sandboxes: world.sandboxes.len() as u64,
             running: world.sandboxes.len() as u64,

@@ -428,6 +428,28 @@ fn table() -> String {
         ("Nodes of a fleet", count(NODES_MAX as u64), "429"),
         ("Name of a node", bytes(NODE_NAME_MAX), "422"),
         (
+            "Zone, taint, key or value of a node's label",
+            bytes(PLACEMENT_WORD_MAX),
+            "422",
+        ),
+        ("Labels of a node", HOST_LABELS_MAX.to_string(), "429"),
+        ("Taints of a node", HOST_TAINTS_MAX.to_string(), "429"),
+        (
+            "Labels that a sandbox asks for",
+            HOST_LABELS_MAX.to_string(),
+            "422",
+        ),
+        (
+            "Taints that a sandbox tolerates",
+            SANDBOX_TOLERATIONS_MAX.to_string(),
+            "422",
+        ),
+        (
+            "Taints that an organisation may tolerate",
+            ORG_TOLERATIONS_MAX.to_string(),
+            "429",
+        ),
+        (
             "Join tokens that were not used",
             count(JOIN_TOKENS_MAX as u64),
             "429",

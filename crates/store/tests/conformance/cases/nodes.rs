@@ -1,8 +1,10 @@
 //! The fleet: join tokens and nodes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cove_model::{HostId, State};
+use cove_limits::{HOST_LABELS_MAX, HOST_TAINTS_MAX};
+use cove_model::{HostId, HostTraits, State, TraitsChange};
 use cove_store::{
     FleetRecord, JoinTokenRecord, Joined, NodeRecord, SandboxRecord, Store, StoreError,
 };
@@ -16,6 +18,7 @@ fn node(name: &str, host: &HostId) -> NodeRecord {
         address: "192.0.2.1:7071".into(),
         public_key: format!("04{name}"),
         cordoned: false,
+        traits: HostTraits::default(),
         joined_at: at(10),
         expires_at: at(1000),
     }
@@ -135,4 +138,62 @@ pub async fn a_node_is_removed_only_when_it_is_empty(store: Arc<dyn Store>) {
     token(&*store, "second", 100).await;
     let again = store.join_node("second", &node("n1", &host), at(9)).await;
     assert_eq!(again.unwrap(), Joined::New);
+}
+
+pub async fn traits_of_a_node_change_and_stay_within_their_limits(store: Arc<dyn Store>) {
+    let (one, two) = (HostId::random(), HostId::random());
+    token(&*store, "first", 100).await;
+    token(&*store, "second", 100).await;
+    let given = HostTraits {
+        zone: "a".into(),
+        labels: BTreeMap::from([("gpu".into(), "h100".into())]),
+        taints: BTreeSet::from(["team".into()]),
+    };
+    let asked = NodeRecord {
+        traits: given.clone(),
+        ..node("n1", &one)
+    };
+    let join =
+        async |token: &str, node: &NodeRecord| store.join_node(token, node, at(5)).await.unwrap();
+    assert_eq!(join("first", &asked).await, Joined::New);
+    assert_eq!(join("first", &asked).await, Joined::Again);
+    // Asked again for less, the node would come without its taint.
+    assert_eq!(join("first", &node("n1", &one)).await, Joined::Used);
+    assert_eq!(join("second", &node("n2", &two)).await, Joined::New);
+    let traits = async || {
+        let known = store.nodes().await.unwrap().into_iter();
+        known.map(|node| node.traits).collect::<Vec<_>>()
+    };
+    assert_eq!(traits().await, [given.clone(), HostTraits::default()]);
+    let change = TraitsChange {
+        zone: Some("b".into()),
+        labels: BTreeMap::from([("gpu".into(), None), ("disk".into(), Some("ssd".into()))]),
+        taints: BTreeMap::from([("spot".into(), true)]),
+    };
+    let changed = store.change_traits(&one, &change).await.unwrap();
+    assert_eq!(changed, given.changed(&change));
+    assert_eq!(traits().await, [changed.clone(), HostTraits::default()]);
+    for many in [
+        TraitsChange {
+            labels: (0..=HOST_LABELS_MAX)
+                .map(|number| (number.to_string(), Some("x".into())))
+                .collect(),
+            ..TraitsChange::default()
+        },
+        TraitsChange {
+            taints: (0..=HOST_TAINTS_MAX)
+                .map(|number| (number.to_string(), true))
+                .collect(),
+            ..TraitsChange::default()
+        },
+    ] {
+        let refused = store.change_traits(&one, &many).await;
+        assert!(matches!(refused, Err(StoreError::TooMany { .. })));
+    }
+    assert_eq!(traits().await[0], changed);
+    let unknown = store.change_traits(&HostId::random(), &change).await;
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
+    store.remove_node(&one, at(6)).await.unwrap();
+    let removed = store.change_traits(&one, &change).await;
+    assert!(matches!(removed, Err(StoreError::NotFound { .. })));
 }

@@ -1,7 +1,9 @@
 //! Organisations and their keys.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cove_limits::ORG_TOLERATIONS_MAX;
 use cove_model::{BuildState, ImageId, KeyId, OrgId};
 use cove_store::{
     BuildRecord, Holding, ImageJobRecord, Key, Organisation, OrganisationHolding,
@@ -26,6 +28,7 @@ pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
         name: "org-3".into(),
         quota: Quota::default(),
         used: Holding::default(),
+        tolerations: Default::default(),
         created_at: at(0),
     };
     let refused = store.create_organisation(&twice).await.unwrap_err();
@@ -65,6 +68,37 @@ pub async fn organisations_have_unique_names_and_pages(store: Arc<dyn Store>) {
         .await
         .unwrap_err();
     assert!(matches!(missing, StoreError::NotFound { .. }));
+}
+
+pub async fn tolerations_of_an_organisation_are_its_own(store: Arc<dyn Store>) {
+    let (ours, theirs) = (org(&store, "ours").await, org(&store, "theirs").await);
+    let change = |names: &[(&str, bool)]| -> BTreeMap<String, bool> {
+        let names = names.iter();
+        names.map(|(name, may)| ((*name).into(), *may)).collect()
+    };
+    let first = change(&[("gpu", true), ("team", true), ("never", false)]);
+    let changed = store.tolerate(&ours, &first).await.unwrap();
+    assert_eq!(
+        changed.tolerations,
+        BTreeSet::from(["gpu".into(), "team".into()])
+    );
+    let second = change(&[("gpu", false)]);
+    let changed = store.tolerate(&ours, &second).await.unwrap();
+    assert_eq!(changed.tolerations, BTreeSet::from(["team".into()]));
+    assert_eq!(store.organisation(&ours).await.unwrap().unwrap(), changed);
+    let other = store.organisation(&theirs).await.unwrap().unwrap();
+    assert!(other.tolerations.is_empty());
+    let many: BTreeMap<_, _> = (0..ORG_TOLERATIONS_MAX)
+        .map(|number| (number.to_string(), true))
+        .collect();
+    let refused = store.tolerate(&ours, &many).await;
+    assert!(matches!(refused, Err(StoreError::TooMany { .. })));
+    assert_eq!(store.organisation(&ours).await.unwrap().unwrap(), changed);
+    // A change of something else leaves them.
+    let quota = store.set_quota(&ours, None, Quota::default()).await;
+    assert_eq!(quota.unwrap().tolerations, changed.tolerations);
+    let unknown = store.tolerate(&OrgId::random(), &first).await;
+    assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
 }
 
 pub async fn keys_are_found_by_hash_and_revoked_for_good(store: Arc<dyn Store>) {
