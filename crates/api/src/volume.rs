@@ -1,5 +1,6 @@
 //! Volumes on the wire: directories that outlive sandboxes.
 
+use cove_model::Placement;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,9 @@ pub struct CreateVolume {
     /// With `from`: make the copy read-only for ever.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// Which host it may be on, and so the sandboxes that mount it. A copy is on the host of `from`.
+    #[serde(default, skip_serializing_if = "Placement::is_empty")]
+    pub placement: Placement,
 }
 
 /// A volume.

@@ -3,6 +3,7 @@
 //! The row is written before the host is asked, so whatever a crash leaves can be finished or undone (`tend`). A
 //! volume is on one host; sandboxes that mount it are made there. It is no part of any sandbox's snapshot.
 
+use cove_model::placement::Strategy;
 use cove_model::spec::check_name;
 use cove_model::{HostId, Placement, SandboxSpec, VolumeId, VolumeMount};
 use cove_runner_api::{RunnerError, VolumeRequest};
@@ -36,6 +37,8 @@ pub struct CreateVolume {
     pub from: Option<String>,
     /// Nobody writes to it, ever: a copy that stays as it is.
     pub read_only: bool,
+    /// What it asks of its host. It is not kept: the volume stays where it is.
+    pub placement: Placement,
     /// Two requests with the same key within a day are one.
     pub idempotency_key: Option<String>,
 }
@@ -255,19 +258,27 @@ impl Control {
                 "size_mb: must be between {VOLUME_MIN_MB} and {VOLUME_MAX_MB}"
             )));
         }
+        if request.placement.strategy != Strategy::default() {
+            return Err(ControlError::invalid(
+                "placement.strategy: is for sandboxes; a volume goes to the first host that fits",
+            ));
+        }
         let origin = source.as_ref().map(|row| row.id.clone());
         let host = match &source {
             Some(source) => source.host.clone(),
-            None => self.choose_host(&Placement::default())?,
+            None => self.choose_host(&request.placement)?,
         };
-        let placement = Placement::default();
-        self.check_placement(principal, &placement, std::slice::from_ref(&host))
+        self.check_placement(principal, &request.placement, std::slice::from_ref(&host))
             .await?;
         let key = request
             .idempotency_key
             .map(|key| {
                 let asked = ("volume", &request.name, size_mb, &origin, request.read_only);
-                claim(key, &asked)
+                match request.placement.is_empty() {
+                    // In this form, so that keys of earlier versions keep their meaning.
+                    true => claim(key, &asked),
+                    false => claim(key, &(asked, &request.placement)),
+                }
             })
             .transpose()?;
         let row = VolumeRecord {

@@ -129,7 +129,7 @@ pub struct PlacementOptions {
     pack: bool,
 }
 
-/// Which hosts a sandbox may be on.
+/// Which hosts a sandbox or volume may be on.
 #[derive(Debug, Clone, Args)]
 pub struct HostOptions {
     /// Only on a host with this label

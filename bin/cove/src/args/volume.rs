@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use cove_api::volume::Mount;
 
+use super::sandbox::HostOptions;
 use crate::units::megabytes;
 
 #[derive(Debug, Clone, Subcommand)]
@@ -20,6 +21,8 @@ pub enum VolumeCommand {
         /// Make the copy read-only: a snapshot of the volume
         #[arg(long, requires = "from")]
         read_only: bool,
+        #[command(flatten)]
+        host: HostOptions,
     },
     /// List volumes
     #[command(visible_alias = "list")]

@@ -22,12 +22,14 @@ pub async fn run(client: &Client, command: VolumeCommand, json: bool) -> Result<
             size,
             from,
             read_only,
+            host,
         } => {
             let create = CreateVolume {
                 name,
                 size_mb: size,
                 from,
                 read_only,
+                placement: host.placement(),
             };
             let made = client.create_volume(&create, None).await?;
             match json {

@@ -295,6 +295,22 @@ async fn nobody_gets_onto_a_host_that_is_kept_for_another_organisation() {
     let wanted = asked(None, Some("h100"), Some("team-a"));
     let theirs = fleet.make(&owner, on(wanted.clone())).await.unwrap();
     assert_eq!(fleet.index(&theirs.host), 0);
+    // A volume asks for its host in the same way, and sandboxes with it go there.
+    let volume = |name: &str, placement: &Placement| CreateVolume {
+        name: name.into(),
+        placement: placement.clone(),
+        ..CreateVolume::default()
+    };
+    let made = fleet.control.create_volume(&owner, volume("data", &wanted));
+    assert_eq!(fleet.index(&made.await.unwrap().volume.host), 0);
+    let stolen = fleet.control.create_volume(&other, volume("data", &wanted));
+    assert_eq!(stolen.await.unwrap_err().code, ErrorCode::Forbidden);
+    let packed = Placement {
+        strategy: Strategy::Pack,
+        ..Placement::default()
+    };
+    let odd = fleet.control.create_volume(&owner, volume("odd", &packed));
+    assert_eq!(odd.await.unwrap_err().code, ErrorCode::InvalidRequest);
     // Without the permission nothing new comes; what is there stays and works.
     fleet.allow(&owner, "team-a", false).await;
     let refused = fleet.refused(&owner, wanted).await;

@@ -27,6 +27,7 @@ pub async fn create(
         size_mb: body.size_mb,
         from: body.from,
         read_only: body.read_only,
+        placement: body.placement,
         idempotency_key: idempotency_key(&headers)?,
     };
     let created = app
