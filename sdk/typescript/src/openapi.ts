@@ -679,6 +679,8 @@ export interface components {
             network?: components["schemas"]["NetworkRequest"] | null;
             /** @description Forbid gaining privileges through setuid programs. */
             no_new_privs?: boolean;
+            /** @description Which hosts it may be on. Absent with `snapshot` or `template`: as there; `{}`: any host without taints. */
+            placement?: components["schemas"]["Placement"] | null;
             /** @description Limits. */
             resources?: components["schemas"]["ResourcesRequest"] | null;
             /**
@@ -745,6 +747,8 @@ export interface components {
             from?: string | null;
             /** @description Unique among the organisation's volumes: 1 to 63 lowercase letters, digits or dashes. */
             name: string;
+            /** @description Which host it may be on, and so the sandboxes that mount it. A copy is on the host of `from`. */
+            placement?: components["schemas"]["Placement"];
             /** @description With `from`: make the copy read-only for ever. */
             read_only?: boolean;
             /**
@@ -902,7 +906,7 @@ export interface components {
          *     - `stale`: Another request changed the same resource.
          *     - `in_use`: Something still uses it.
          *     - `not_capturable`: A process in the sandbox cannot be captured with its memory.
-         *     - `unfit_host`: The captured memory needs a feature that this host lacks.
+         *     - `unfit_host`: The captured memory needs a feature that this host lacks, or no host has what was asked of it.
          *     - `unchanged`: Nothing changed since the last snapshot.
          *     - `idempotency_key_reused`: An idempotency key was used before with another request.
          *     - `process_gone`: The process has ended, or does not have the requested stream.
@@ -1520,14 +1524,22 @@ export interface components {
             address: string;
             /** @description Id of the host. */
             host: string;
+            /** @description Labels that sandboxes can ask for. */
+            labels?: {
+                [key: string]: string;
+            };
             /** @description Name of the node. */
             name: string;
             /** @description Proof that the host has the token. */
             proof: string;
             /** @description Public key of the node, hexadecimal. */
             public_key: string;
+            /** @description Taints: only sandboxes that tolerate all of them are placed there. */
+            taints?: string[];
             /** @description Id of the token. */
             token: string;
+            /** @description Failure domain that it is in. */
+            zone?: string | null;
         };
         /** @description A token with which one host joins. Shown once. */
         JoinToken: {
@@ -1914,6 +1926,10 @@ export interface components {
             id: string;
             /** @description Time of the join. */
             joined_at: components["schemas"]["Timestamp"];
+            /** @description Labels that sandboxes can ask for. */
+            labels?: {
+                [key: string]: string;
+            };
             /** @description Time when it last answered. */
             last_seen_at?: components["schemas"]["Timestamp"] | null;
             /** @description Name of the node. */
@@ -1922,8 +1938,12 @@ export interface components {
             reason?: string | null;
             /** @description Whether it answers. */
             state: components["schemas"]["NodeState"];
+            /** @description Taints: only sandboxes that tolerate all of them are placed there. */
+            taints?: string[];
             /** @description Version of Cove on the node. */
             version?: string | null;
+            /** @description Failure domain that it is in; absent: none was given. */
+            zone?: string | null;
         };
         /** @description Capacity of a node and its commitments to sandboxes. */
         NodeCapacity: {
@@ -2010,6 +2030,8 @@ export interface components {
             name: string;
             /** @description Its quota. */
             quota: components["schemas"]["Amount"];
+            /** @description Taints of nodes that its sandboxes may tolerate. */
+            tolerations?: string[];
             /** @description Its current usage. */
             used: components["schemas"]["Amount"];
         };
@@ -2237,15 +2259,32 @@ export interface components {
              */
             limit?: number | null;
         };
-        /** @description Changes of a node. */
+        /** @description Changes of a node; what is absent stays. `cordoned` is changed in a request of its own. */
         PatchNode: {
             /** @description Whether it takes no new sandboxes. */
             cordoned?: boolean | null;
+            /** @description Labels to set; `null` removes one. Others stay. */
+            labels?: {
+                [key: string]: string | null;
+            };
+            /** @description Taints to set (`true`) or to remove (`false`). Others stay. Sandboxes that are there stay too. */
+            taints?: {
+                [key: string]: boolean;
+            };
+            /** @description New zone; an empty text removes it. */
+            zone?: string | null;
         };
         /** @description Body of `PATCH /v1/orgs/{org}`. */
         PatchOrg: {
             /** @description New quota; absent fields stay. */
-            quota: components["schemas"]["QuotaRequest"];
+            quota?: components["schemas"]["QuotaRequest"] | null;
+            /**
+             * @description Taints of nodes that its sandboxes may tolerate (`true`) or not any more (`false`). Others stay. Not together
+             *     with `quota`.
+             */
+            tolerations?: {
+                [key: string]: boolean;
+            };
         };
         /** @description Body of `PATCH /v1/sandboxes/{id}`: what is absent stays. Labels and lifecycle are replaced whole. */
         PatchSandbox: {
@@ -2267,6 +2306,26 @@ export interface components {
             /** @description New limits. */
             resources?: components["schemas"]["ResourcesChange"] | null;
         };
+        /** @description What a sandbox asks of its host. */
+        Placement: {
+            /** @description Labels that its host must have, with these values. */
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description Which of several fitting hosts it goes to; default: `spread`. */
+            strategy?: components["schemas"]["PlacementStrategy"];
+            /** @description Taints that its host may have. The organisation needs the operator's permission for each. */
+            tolerate?: string[];
+            /** @description Zone that its host must be in. */
+            zone?: string | null;
+        };
+        /**
+         * @description How hosts of equal fit are filled.
+         *     - `spread`: Evenly, over zones first.
+         *     - `pack`: One after the other, so that others stay empty.
+         * @enum {string}
+         */
+        PlacementStrategy: "spread" | "pack";
         /** @description A TCP port that a program in the sandbox listens on. */
         Port: {
             /** @description Address that the program listens on. */
@@ -2751,6 +2810,8 @@ export interface components {
             network: components["schemas"]["Network"];
             /** @description Programs cannot gain privileges through setuid. */
             no_new_privs: boolean;
+            /** @description Which hosts it may be on. */
+            placement?: components["schemas"]["Placement"];
             /** @description Why it is in this state, if that is not obvious. */
             reason?: string | null;
             /** @description Limits. */
@@ -3258,6 +3319,8 @@ export interface components {
             network: components["schemas"]["Network"];
             /** @description Programs cannot gain privileges through setuid. */
             no_new_privs: boolean;
+            /** @description Which hosts sandboxes from it may be on. */
+            placement?: components["schemas"]["Placement"];
             /** @description Limits. */
             resources: components["schemas"]["ResourcesView"];
             /** @description Id of the snapshot that sandboxes start from. */

@@ -20,6 +20,7 @@ import type {
   IdentityToken,
   Metrics,
   NetworkPolicy,
+  Placement,
   Port,
   ProcessInfo,
   Service,
@@ -100,6 +101,8 @@ export interface SandboxOptions extends ClientChoice, LifecycleOptions, LeaseOpt
   secrets?: readonly SecretGrant[] | undefined;
   /** Mounts: `{ "/data": volume }`, or `{ "/data": { volume, readOnly: true } }`. */
   volumes?: Readonly<Record<string, Mounted>> | undefined;
+  /** Which hosts it may be on: labels, a zone, taints to tolerate. Default: any host without taints. */
+  placement?: Placement | undefined;
   /** Limits that have no option of their own here. */
   resources?: Partial<ResourcesRequest> | undefined;
   /** Whether `await using` does not delete it. It has no lease then. {@link Sandbox.get} finds it again. */
@@ -191,6 +194,7 @@ function createBody(options: SandboxOptions, lease: object | undefined): unknown
     network: networkBody(options.network),
     lifecycle: unlessEmpty({ ...lifecycle(options), ...given({ lease }) }),
     volumes: mounts(options.volumes),
+    placement: options.placement,
   };
 }
 

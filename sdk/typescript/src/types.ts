@@ -59,6 +59,8 @@ export interface VolumeInfo extends Camel<Schemas["Volume"]> {}
 export interface Timeline extends Camel<Schemas["Timeline"]> {}
 /** A change below a watched path. */
 export interface FileChange extends Camel<Schemas["FileChange"]> {}
+/** What a sandbox asks of its host: labels, a zone, taints that it tolerates, and how hosts are filled. */
+export interface Placement extends Camel<Schemas["Placement"]> {}
 /** The identity of a sandbox, and what it may do to itself. */
 export interface Identity extends Camel<Schemas["Identity"]> {}
 /** A signed token that identifies a sandbox: a JWT of OpenID Connect, signed with RS256. */

@@ -4,7 +4,7 @@ import { Client } from "./client.js";
 import { CoveError } from "./errors.js";
 import { fileInfo } from "./files.js";
 import type { ClientChoice } from "./snapshot.js";
-import type { FileInfo, VolumeInfo } from "./types.js";
+import type { FileInfo, Placement, VolumeInfo } from "./types.js";
 import { type Call, type Cancel, megabytes, octal, once, type Size } from "./wire.js";
 
 /** What {@link Volume.create} takes. */
@@ -15,6 +15,8 @@ export interface VolumeOptions extends ClientChoice {
   from?: string | Volume | undefined;
   /** With `from`: make the copy read-only. */
   readOnly?: boolean | undefined;
+  /** Which host it may be on, and so the sandboxes that mount it. */
+  placement?: Placement | undefined;
 }
 
 /** A volume in a sandbox: by id or name, itself, or with how it is mounted. */
@@ -55,6 +57,7 @@ export class Volume {
       size_mb: megabytes("size", options.size),
       from: from instanceof Volume ? from.id : from,
       read_only: readOnly || undefined,
+      placement: options.placement,
     };
     const call = once({ method: "POST", path: "/v1/volumes", json, signal });
     return new Volume(client, await client._get<VolumeInfo>(call));

@@ -378,6 +378,7 @@ def create_body(
     lifecycle: Mapping[str, Optional[float]],
     resources: Optional[Mapping[str, Any]],
     volumes: Optional[list[dict[str, Any]]],
+    placement: Optional[Mapping[str, Any]],
 ) -> dict[str, Any]:
     limits = dict(resources or {})
     limits.update(present(cpu=cpu, memory_mb=megabytes("memory", memory), disk_mb=megabytes("disk", disk)))
@@ -400,7 +401,20 @@ def create_body(
         network=network_body(network),
         lifecycle=life or None,
         volumes=volumes,
+        placement=placement_body(placement),
     )
+
+
+def placement_body(placement: Optional[Mapping[str, Any]]) -> Optional[dict[str, Any]]:
+    """``tolerate`` may be any collection of names, but not one name."""
+    if placement is None:
+        return None
+    body = dict(placement)
+    if "tolerate" in body:
+        if isinstance(body["tolerate"], str):
+            raise ValueError("placement: tolerate is a list of taints")
+        body["tolerate"] = sorted(body["tolerate"])
+    return body
 
 
 def network_body(network: Union[str, Sequence[str], Mapping[str, Any], None]) -> Optional[dict[str, Any]]:

@@ -127,6 +127,8 @@ class SandboxInfo:
     warnings: Sequence[str] = ()
     #: Mounted volumes, each with ``volume``, ``path`` and ``read_only``.
     volumes: list[Mapping[str, Any]] = field(default_factory=list)
+    #: What it asks of its host: ``labels``, ``zone``, ``tolerate``, ``strategy``.
+    placement: Mapping[str, Any] = field(default_factory=dict)
     started_at: Optional[datetime] = None
     stopped_at: Optional[datetime] = None
 
@@ -797,6 +799,8 @@ class TemplateInfo:
     no_new_privs: bool = False
     #: What all sandboxes from it mount.
     volumes: list[Mapping[str, Any]] = field(default_factory=list)
+    #: What its sandboxes ask of their hosts.
+    placement: Mapping[str, Any] = field(default_factory=dict)
     #: What the Dockerfile says of the image, such as ``cmd`` and ``labels``; absent if it was not built from one.
     image: Optional[Mapping[str, Any]] = None
 

@@ -89,6 +89,9 @@ class Sandbox:
     ``template`` starts from a template with its defaults: the object, ``"name"``, ``"name:tag"``,
     ``"name:version"`` or its id.
 
+    ``placement`` chooses its host in a fleet: ``{"labels": {"gpu": "h100"}, "zone": "eu-1", "tolerate":
+    ["lab"], "strategy": "pack"}``, each optional. A taint needs the operator's permission.
+
     ``volumes`` are the mounts: ``{"/data": volume}``, or ``{"/data": {"volume": volume, "read_only":
     True}}``.
 
@@ -136,6 +139,7 @@ class Sandbox:
         max_lifetime: Optional[float] = None,
         resources: Optional[Mapping[str, Any]] = None,
         volumes: Optional[Mapping[str, Mounted]] = None,
+        placement: Optional[Mapping[str, Any]] = None,
         keep: bool = False,
         lease: Optional[float] = LEASE_DEFAULT_S,
         lease_delete_after: Optional[float] = None,
@@ -170,6 +174,7 @@ class Sandbox:
             },
             resources=resources,
             volumes=mounts(volumes),
+            placement=placement,
         )
         self._prepare(client, body, keep, None if keep else lease, lease_delete_after)
         self._reach()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 from .. import errors
-from .._wire import Call, megabytes, present, query, segment
+from .._wire import Call, megabytes, placement_body, present, query, segment
 from ..types import FileInfo, VolumeInfo, decode
 from .client import Client
 
@@ -52,16 +52,18 @@ class Volume:
         size: Union[int, str, None] = None,
         source: Union[str, Volume, None] = None,
         read_only: bool = False,
+        placement: Optional[Mapping[str, Any]] = None,
         client: Optional[Client] = None,
     ) -> Volume:
         """Creates a volume; ``size`` is MiB or text like ``"20G"``. With ``source`` it is a copy of that
-        volume; with ``read_only`` the copy never changes.
+        volume; with ``read_only`` the copy never changes. ``placement`` chooses its host, as for a sandbox.
         """
         client = client or Client.default()
         body: dict[str, Any] = present(
             name=name,
             size_mb=megabytes("size", size),
             read_only=read_only or None,
+            placement=placement_body(placement),
         )
         if source is not None:
             body["from"] = source.id if isinstance(source, Volume) else source
