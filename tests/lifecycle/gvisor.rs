@@ -529,17 +529,15 @@ async fn processes_of_a_gvisor_sandbox_end_at_the_limit() {
         Some(ErrorCode::TooManyProcesses),
         "{refused}"
     );
-    // The host's own limit was not reached, so that the sandbox goes on.
-    // As `TASK_COST` of the tier says, each part for itself.
+    // The host's own limit was not reached, so that the sandbox goes on. It is the sum of both parts of the tier's
+    // `TASK_COST`: how many threads the sentry has besides those of processes depends on how busy the machine is.
+    const FIXED: u64 = 128;
     assert!(
-        idle < 128,
+        idle < FIXED,
         "{idle} tasks of the host without a process inside"
     );
-    let most = 3 * small_spec().resources.pids;
-    assert!(
-        tasks - idle <= most,
-        "{tasks} tasks, {idle} of them at first"
-    );
+    let most = FIXED + 3 * small_spec().resources.pids;
+    assert!(tasks < most, "{tasks} tasks, {idle} of them at first");
     assert_eq!(world.client().get(&id).await.unwrap().state, State::Running);
     world.client().delete(&id).await.unwrap();
     world.finish();
