@@ -144,6 +144,11 @@ fn table() -> String {
             "the oldest is dropped",
         ),
         (
+            "Times that are kept of a stream's output",
+            each(OUTPUT_TIMES_MAX),
+            "they are further apart",
+        ),
+        (
             "Timeout of a command",
             seconds(TIMEOUT_MAX_MS / 1000),
             "422",
