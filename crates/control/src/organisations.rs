@@ -158,10 +158,14 @@ impl Control {
     /// What a new organisation has by default: nobody but the home organisation can take a whole host.
     async fn quota_of_others(&self) -> Result<Quota, ControlError> {
         let asked = self.ask_hosts(|host| async move {
-            let inventory = host.runner().await?.inventory().await?;
-            Ok(inventory)
+            // A new organisation can use nothing of these.
+            if host.cordoned() || !host.traits().taints.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some(host.runner().await?.inventory().await?))
         });
         let hosts = asked.await.map_err(|error| error.hint(WHOLE_QUOTA))?;
+        let hosts: Vec<_> = hosts.into_iter().flatten().collect();
         if hosts.is_empty() {
             let message = "there is no host whose size the quota could depend on";
             return Err(ControlError::conflict(message).hint(WHOLE_QUOTA));

@@ -140,8 +140,14 @@ impl Control {
             if shown.iter().any(has) {
                 shown.retain(has);
             } else if hosts.iter().any(|host| has(&inventory(host)))
-                && !self.pulls(&principal.org, &spec.image)?
+                && !self.pulls(&principal.org, &spec.image).unwrap_or(false)
             {
+                let open = |host: &&Arc<Host>| placement.kept_off_by(&host.traits()).is_none();
+                let mut open = hosts.iter().filter(open);
+                // Of hosts that are reserved for others nothing is said.
+                if !open.any(|host| has(&inventory(host))) {
+                    return Err(self.no_image(&spec.image));
+                }
                 return Err(ControlError::new(
                     ErrorCode::UnfitHost,
                     format!(
@@ -228,7 +234,7 @@ pub(crate) fn fitting_hosts<'a>(
 
 impl Control {
     /// Every taint needs the operator's permission, whether or not a host has it.
-    async fn check_tolerations(
+    pub(crate) async fn check_tolerations(
         &self,
         principal: &Principal,
         placement: &Placement,

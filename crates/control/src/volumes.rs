@@ -5,7 +5,7 @@
 
 use cove_model::placement::Strategy;
 use cove_model::spec::check_name;
-use cove_model::{HostId, Placement, SandboxSpec, VolumeId, VolumeMount};
+use cove_model::{HostId, OrgId, Placement, SandboxSpec, VolumeId, VolumeMount};
 use cove_runner_api::{RunnerError, VolumeRequest};
 use cove_store::{
     IdempotencyKey, Page, PageRequest, Scope, StoreError, VolumeCreated, VolumeDoomed,
@@ -264,12 +264,6 @@ impl Control {
             ));
         }
         let origin = source.as_ref().map(|row| row.id.clone());
-        let host = match &source {
-            Some(source) => source.host.clone(),
-            None => self.choose_host(&request.placement)?,
-        };
-        self.check_placement(principal, &request.placement, std::slice::from_ref(&host))
-            .await?;
         let key = request
             .idempotency_key
             .map(|key| {
@@ -281,6 +275,24 @@ impl Control {
                 }
             })
             .transpose()?;
+        let choose = async {
+            let host = match &source {
+                Some(source) => source.host.clone(),
+                None => self.choose_host(&request.placement)?,
+            };
+            let hosts = std::slice::from_ref(&host);
+            self.check_placement(principal, &request.placement, hosts)
+                .await?;
+            Ok(host)
+        };
+        let host = match choose.await {
+            Ok(host) => host,
+            Err(error) => {
+                return self
+                    .repeated_volume_or(&principal.org, key.as_ref(), error)
+                    .await;
+            }
+        };
         let row = VolumeRecord {
             id: VolumeId::random(),
             org: principal.org.clone(),
@@ -296,6 +308,43 @@ impl Control {
             deleted_at: None,
         };
         self.insert_volume(&row, key.as_ref()).await
+    }
+
+    /// A repeated request gets the volume of the first, whatever has become of hosts and permissions meanwhile.
+    async fn repeated_volume_or(
+        &self,
+        org: &OrgId,
+        key: Option<&IdempotencyKey>,
+        error: ControlError,
+    ) -> Result<CreatedVolume, ControlError> {
+        let Some(key) = key else {
+            return Err(error);
+        };
+        match self.store().claimed_volume(org, key).await? {
+            Some(VolumeCreated::Replayed(first)) => {
+                self.repeated_volume(&first).await?.ok_or(error)
+            }
+            Some(VolumeCreated::KeyReused) => Err(key_reused("for another request")),
+            Some(VolumeCreated::New) | None => Err(error),
+        }
+    }
+
+    /// What an earlier request made; `None` where nothing is left of it.
+    async fn repeated_volume(
+        &self,
+        first: &VolumeId,
+    ) -> Result<Option<CreatedVolume>, ControlError> {
+        let volume = match self.store().any_volume(first).await? {
+            // Its maker is gone, or still at it: making it again comes to the same.
+            Some(found) if found.state == VolumeState::Making => self.place_volume(&found).await?,
+            Some(found) if found.deleted_at.is_none() => found,
+            Some(_) => return Err(key_reused("for a volume that is gone")),
+            None => return Ok(None),
+        };
+        Ok(Some(CreatedVolume {
+            volume,
+            replayed: true,
+        }))
     }
 
     async fn insert_volume(
@@ -314,20 +363,9 @@ impl Control {
                 }
                 VolumeCreated::KeyReused => return Err(key_reused("for another request")),
                 VolumeCreated::Replayed(first) => {
-                    let found = self.store().any_volume(&first).await?;
-                    let volume = match found {
-                        // Its maker is gone, or still at it: making it again comes to the same.
-                        Some(found) if found.state == VolumeState::Making => {
-                            self.place_volume(&found).await?
-                        }
-                        Some(found) if found.deleted_at.is_none() => found,
-                        Some(_) => return Err(key_reused("for a volume that is gone")),
-                        None => continue,
-                    };
-                    return Ok(CreatedVolume {
-                        volume,
-                        replayed: true,
-                    });
+                    if let Some(created) = self.repeated_volume(&first).await? {
+                        return Ok(created);
+                    }
                 }
             }
         }

@@ -265,6 +265,12 @@ pub trait Store: ObjectTables {
         org: &OrgId,
         key: &IdempotencyKey,
     ) -> Result<Option<Created>, StoreError>;
+    /// The same of a volume.
+    async fn claimed_volume(
+        &self,
+        org: &OrgId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<VolumeCreated>, StoreError>;
     /// Lets the request behind a create that failed be tried again.
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError>;
 

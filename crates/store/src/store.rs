@@ -12,9 +12,9 @@ use cove_model::{
 use time::OffsetDateTime;
 
 use crate::ops::{
-    audit, budgets, builds, events, hosts, image_jobs, images, keys, nodes, organisations,
-    sandboxes, secrets, shares, snapshots, ssh_keys, steady, sweep, templates, usage, volumes,
-    work,
+    audit, budgets, builds, events, hosts, idempotency, image_jobs, images, keys, nodes,
+    organisations, sandboxes, secrets, shares, snapshots, ssh_keys, steady, sweep, templates,
+    usage, volumes, work,
 };
 use crate::sql::{Backend, Durability, Op};
 use crate::{
@@ -355,8 +355,15 @@ impl<B: Backend> Store for SqlStore<B> {
         org: &OrgId,
         key: &IdempotencyKey,
     ) -> Result<Option<Created>, StoreError> {
-        let claimed = sandboxes::ClaimedBefore(org.clone(), key.clone());
-        self.read(claimed).await
+        self.read(idempotency::Earlier::new(org, key)).await
+    }
+
+    async fn claimed_volume(
+        &self,
+        org: &OrgId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<VolumeCreated>, StoreError> {
+        self.read(idempotency::Earlier::new(org, key)).await
     }
 
     async fn forget_idempotency(&self, org: &OrgId, sandbox: &SandboxId) -> Result<(), StoreError> {

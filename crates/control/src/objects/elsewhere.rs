@@ -4,7 +4,7 @@
 //! fetches the snapshot from object storage. A copy that the former host still has is deleted once it answers and the
 //! new host has fetched its own (`snapshots/tend.rs`).
 
-use cove_model::{HostId, SandboxSpec};
+use cove_model::{HostId, Placement, SandboxSpec};
 use cove_store::{ObjectCopy, SnapshotChange, SnapshotRecord, StoreError};
 
 use crate::Control;
@@ -39,6 +39,51 @@ impl Control {
         let host = std::slice::from_ref(&row.host);
         self.check_placement(principal, placement, host).await?;
         self.bring_back_from(row, &former).await
+    }
+
+    /// The same for a file or an image of it: a host that is reserved for others fetches nothing.
+    pub(crate) async fn bring_back_for_copy(
+        &self,
+        principal: &Principal,
+        row: SnapshotRecord,
+    ) -> Result<SnapshotRecord, ControlError> {
+        let former = row.host.clone();
+        let is_fetched = self.is_stored(&row) && !row.on_host;
+        let row = match is_fetched && !self.may_use(principal, &row).await? {
+            true => {
+                let open = self.choose_host(&self.tolerated(principal, &row).await?)?;
+                self.move_row(row, &open).await?
+            }
+            false => row,
+        };
+        self.bring_back_from(row, &former).await
+    }
+
+    /// Whether the snapshot's host is not reserved for others.
+    pub(crate) async fn may_use(
+        &self,
+        principal: &Principal,
+        row: &SnapshotRecord,
+    ) -> Result<bool, ControlError> {
+        let tolerated = self.tolerated(principal, row).await?;
+        Ok(self.suits(&row.host, &tolerated))
+    }
+
+    /// What the snapshot's sandbox tolerated, as far as its organisation still may.
+    async fn tolerated(
+        &self,
+        principal: &Principal,
+        row: &SnapshotRecord,
+    ) -> Result<Placement, ControlError> {
+        let tolerated = Placement {
+            tolerate: row.spec.placement.tolerate.clone(),
+            ..Placement::default()
+        };
+        match self.check_tolerations(principal, &tolerated).await {
+            Ok(()) => Ok(tolerated),
+            Err(error) if error.code == ErrorCode::Forbidden => Ok(Placement::default()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The same on a host that the caller names.

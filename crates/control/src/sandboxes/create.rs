@@ -14,6 +14,7 @@ use super::{CreateSandbox, Created, is_doomed, observed};
 use crate::Control;
 use crate::audit::Operation;
 use crate::error::{ControlError, ErrorCode};
+use crate::guards::Guard;
 use crate::keys::check_label;
 use crate::principal::Principal;
 use cove_limits::IDEMPOTENCY_KEY_MAX;
@@ -38,47 +39,70 @@ impl Control {
         let _turn = self.lock_sandbox(&id).await?;
         let outcome = async {
             principal.require(Scope::Manage)?;
-            let origin = match &request.from {
-                Some(from) => Some(self.check_origin(principal, from).await?),
-                None => None,
-            };
-            // Nobody collects the snapshot while it is begun from.
-            let _held = match &request.from {
-                Some(from) => Some(self.0.guards.hold(&from.snapshot).await?),
-                None => None,
-            };
-            let origin = match origin {
-                Some(origin) => Some(
-                    self.bring_back_for(principal, origin, &request.spec)
-                        .await?,
-                ),
-                None => None,
-            };
-            let mut hosts = match &origin {
-                Some(origin) => vec![origin.host.clone()],
-                None => Vec::new(),
-            };
-            if !request.spec.volumes.is_empty() {
-                let wanted = self
-                    .check_volumes(principal, &request.spec, origin.is_some())
-                    .await?;
-                match wanted {
-                    Some(wanted) if origin.is_some() && !hosts.contains(&wanted) => {
-                        return Err(ControlError::invalid(
-                            "volumes: they are on another host than the snapshot",
-                        ));
-                    }
-                    Some(wanted) => hosts = vec![wanted],
-                    None => {}
+            match self.prepare_create(principal, &request).await {
+                Ok((hosts, _held)) => self.begin(principal, request, hosts, &id).await,
+                Err(error) => {
+                    let (key, _) = claims(&request)?;
+                    self.replay_or(principal, key.as_ref(), error).await
                 }
             }
-            if hosts.is_empty() {
-                hosts = self.place(principal, &request.spec).await?;
-            }
-            self.begin(principal, request, hosts, &id).await
         }
         .await;
         self.conclude_create(principal, &id, outcome).await
+    }
+
+    /// The hosts to ask, in order, and a guard of the snapshot that it begins from.
+    async fn prepare_create(
+        &self,
+        principal: &Principal,
+        request: &CreateSandbox,
+    ) -> Result<(Vec<HostId>, Option<Guard>), ControlError> {
+        let mut hosts = Vec::new();
+        let mut held = None;
+        if let Some(from) = &request.from {
+            let origin = self.check_origin(principal, from).await?;
+            // Nobody collects the snapshot while it is begun from.
+            held = Some(self.0.guards.hold(&from.snapshot).await?);
+            let origin = self
+                .bring_back_for(principal, origin, &request.spec)
+                .await?;
+            hosts.push(origin.host);
+        }
+        if !request.spec.volumes.is_empty() {
+            let wanted = self
+                .check_volumes(principal, &request.spec, held.is_some())
+                .await?;
+            match wanted {
+                Some(wanted) if held.is_some() && !hosts.contains(&wanted) => {
+                    return Err(ControlError::invalid(
+                        "volumes: they are on another host than the snapshot",
+                    ));
+                }
+                Some(wanted) => hosts = vec![wanted],
+                None => {}
+            }
+        }
+        if hosts.is_empty() {
+            hosts = self.place(principal, &request.spec).await?;
+        }
+        Ok((hosts, held))
+    }
+
+    /// A repeated request gets the sandbox of the first, whatever has become of hosts and permissions meanwhile.
+    async fn replay_or(
+        &self,
+        principal: &Principal,
+        key: Option<&IdempotencyKey>,
+        error: ControlError,
+    ) -> Result<Created, ControlError> {
+        let Some(key) = key else {
+            return Err(error);
+        };
+        match self.store().claimed_sandbox(&principal.org, key).await? {
+            Some(Inserted::Replayed(first)) => self.replay(&first).await?.ok_or(error),
+            Some(Inserted::KeyReused) => Err(key_reused("for another request")),
+            Some(Inserted::New) | None => Err(error),
+        }
     }
 
     /// Writes down how a create ended. One that cannot be written down is answered as failed, so nothing
@@ -127,20 +151,7 @@ impl Control {
             .next()
             .ok_or_else(|| ControlError::new(ErrorCode::NoCapacity, "no host can take it"))?;
         let at = self.host_of(&host)?;
-        let resolved = |key: String| match &request.from {
-            None => claim(key, &request.spec),
-            // In this form, so that keys of earlier versions keep their meaning.
-            Some(from) => claim(key, &(&request.spec, (&from.snapshot, from.memory))),
-        };
-        let (mut idempotency, mut by_earlier_version) =
-            match (request.idempotency_key, &request.asked) {
-                (None, _) => (None, None),
-                (Some(key), None) => (Some(resolved(key)?), None),
-                (Some(key), Some(asked)) => {
-                    let earlier = resolved(key.clone())?;
-                    (Some(claim_asked(key, asked)?), Some(earlier))
-                }
-            };
+        let (mut idempotency, mut by_earlier_version) = claims(&request)?;
         // After the key's claim: the same request may come to another tier when it is repeated.
         let settled = async {
             self.check_placement(principal, &request.spec.placement, &hosts)
@@ -149,15 +160,7 @@ impl Control {
                 .await
         };
         if let Err(error) = settled.await {
-            // A repeated request gets the sandbox of the first, whatever has become of the host meanwhile.
-            let Some(key) = &idempotency else {
-                return Err(error);
-            };
-            return match self.store().claimed_sandbox(&principal.org, key).await? {
-                Some(Inserted::Replayed(first)) => self.replay(&first).await?.ok_or(error),
-                Some(Inserted::KeyReused) => Err(key_reused("for another request")),
-                Some(Inserted::New) | None => Err(error),
-            };
+            return self.replay_or(principal, idempotency.as_ref(), error).await;
         }
         self.give_secrets(&principal.org, &request.spec, &at)
             .await?;
@@ -551,6 +554,27 @@ fn check_identity(principal: &Principal, spec: &SandboxSpec) -> Result<(), Contr
     match identity.and_then(|identity| identity.on_behalf_of.as_ref()) {
         Some(_) => principal.require(Scope::Admin),
         None => Ok(()),
+    }
+}
+
+/// What a request's key is bound to, and what an earlier version of this program bound it to.
+fn claims(
+    request: &CreateSandbox,
+) -> Result<(Option<IdempotencyKey>, Option<IdempotencyKey>), ControlError> {
+    let Some(key) = request.idempotency_key.clone() else {
+        return Ok((None, None));
+    };
+    let resolved = |key: String| match &request.from {
+        None => claim(key, &request.spec),
+        // In this form, so that keys of earlier versions keep their meaning.
+        Some(from) => claim(key, &(&request.spec, (&from.snapshot, from.memory))),
+    };
+    match &request.asked {
+        None => Ok((Some(resolved(key)?), None)),
+        Some(asked) => {
+            let earlier = resolved(key.clone())?;
+            Ok((Some(claim_asked(key, asked)?), Some(earlier)))
+        }
     }
 }
 

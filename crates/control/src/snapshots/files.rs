@@ -56,7 +56,7 @@ impl Control {
             principal.require(Scope::Use)?;
             let row = self.find_snapshot(principal, which).await?;
             let held = self.0.guards.hold(&row.id).await?;
-            let row = self.bring_back(row).await?;
+            let row = self.bring_back_for_copy(principal, row).await?;
             let stream = self
                 .runner(&row.host)
                 .await?
@@ -214,7 +214,14 @@ impl Control {
         cove_model::spec::check_name(name)?;
         let row = self.find_snapshot(principal, which).await?;
         let _held = self.0.guards.hold(&row.id).await?;
-        let row = self.bring_back(row).await?;
+        let row = self.bring_back_for_copy(principal, row).await?;
+        if !self.may_use(principal, &row).await? {
+            return Err(ControlError::new(
+                ErrorCode::UnfitHost,
+                "the host of the snapshot is reserved for others",
+            )
+            .hint("a durable snapshot can be made an image on another host"));
+        }
         let known = self.list_images(principal).await?;
         if known
             .iter()

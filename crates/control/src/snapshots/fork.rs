@@ -186,7 +186,19 @@ impl Control {
         super::require_memory(&from, request.memory)?;
         let _held = self.0.guards.hold(&from.id).await?;
         let spec = self.defaults_from(&from);
-        let from = self.bring_back_for(principal, from, &spec).await?;
+        let brought = self.bring_back_for(principal, from.clone(), &spec).await;
+        let from = match brought {
+            Ok(brought) => brought,
+            Err(error) => {
+                let host = std::slice::from_ref(&from.host);
+                let fits = self.check_placement(principal, &spec.placement, host);
+                if request.idempotency_key.is_none() || fits.await.is_ok() {
+                    return Err(error);
+                }
+                // Each child by itself is refused, or is the one of an earlier request.
+                from
+            }
+        };
         Ok(self.make_children(principal, &from, &spec, &request).await)
     }
 

@@ -16,7 +16,7 @@ use cove_runner_api::RunnerApi;
 use cove_store::Store;
 use tempfile::TempDir;
 
-use crate::support::{Plane, quick};
+use crate::support::{Plane, open_store, quick};
 
 fn traits(zone: &str, gpu: Option<&str>, taint: Option<&str>) -> HostTraits {
     HostTraits {
@@ -63,7 +63,7 @@ impl Fleet {
         let nodes = traits.iter().map(|_| MemoryRunner::new(clock.clone()));
         let nodes: Vec<_> = nodes.collect();
         let path = folder.path().join("store.db");
-        let store = cove_store::open_sqlite(&path).await.unwrap();
+        let store = open_store(&path).await;
         let control = begin(&folder, &store, &clock, &nodes, traits).await;
         let token = ApiToken::random();
         control.bootstrap_root_key(&token.hash()).await.unwrap();
@@ -427,6 +427,8 @@ async fn what_a_tenant_left_on_a_host_does_not_let_it_come_back_once_that_is_kep
     let volume = control.create_volume(&other, named("new", None)).await;
     assert_eq!(fleet.index(&volume.unwrap().volume.host), 1);
     assert_eq!(fleet.placed(&other, Placement::default()).await, 1);
+    let image = control.image_from_snapshot(&other, snapshot.id.as_str(), "mine");
+    assert_eq!(image.await.unwrap_err().code, ErrorCode::UnfitHost);
     // What was refused left nothing: one sandbox of before, one of after.
     let page = cove_control::PageRequest::default();
     let all = Default::default();
@@ -441,6 +443,63 @@ async fn what_a_tenant_left_on_a_host_does_not_let_it_come_back_once_that_is_kep
     assert_eq!(refused.message, "every host is reserved for others");
     let volume = fleet.control.create_volume(&other, named("late", None));
     assert_eq!(volume.await.unwrap_err().code, ErrorCode::UnfitHost);
+}
+
+#[tokio::test]
+async fn a_repeat_gets_what_the_first_request_made_whatever_became_of_hosts_and_permissions() {
+    let nodes = [traits("a", None, None), traits("b", None, Some("lab"))];
+    let mut fleet = Fleet::new(&nodes).await;
+    let tenant = fleet.tenant("tenant").await;
+    fleet.allow(&tenant, "lab", true).await;
+    let lab = asked(Some("b"), None, Some("lab"));
+    let sandbox = |key: &str| CreateSandbox {
+        spec: on(lab.clone()),
+        idempotency_key: Some(key.into()),
+        ..CreateSandbox::default()
+    };
+    let volume = |key: &str| CreateVolume {
+        name: "data".into(),
+        placement: lab.clone(),
+        idempotency_key: Some(key.into()),
+        ..CreateVolume::default()
+    };
+    fleet.control.learn_inventories().await;
+    let made = fleet.control.create_sandbox(&tenant, sandbox("one")).await;
+    let made = made.unwrap().sandbox;
+    let kept = fleet.control.create_volume(&tenant, volume("two")).await;
+    let kept = kept.unwrap().volume;
+    let take = TakeSnapshot::default();
+    let taken = fleet
+        .control
+        .take_snapshot(&tenant, made.id.as_str(), take)
+        .await;
+    let snapshot = taken.unwrap().snapshot;
+    let fork = |key: &str| ForkRequest {
+        idempotency_key: Some(key.into()),
+        ..ForkRequest::default()
+    };
+    let from = snapshot.id.as_str();
+    let first = fleet.control.fork_snapshot(&tenant, from, fork("three"));
+    let first = first.await.unwrap().pop().unwrap().unwrap();
+
+    fleet.allow(&tenant, "lab", false).await;
+    let only = [traits("a", None, None), traits("c", None, Some("lab"))];
+    fleet.change(&only).await;
+    let control = &fleet.control;
+    control.learn_inventories().await;
+    let again = control.create_sandbox(&tenant, sandbox("one")).await;
+    let again = again.unwrap();
+    assert!(again.replayed && again.sandbox.id == made.id);
+    let again = control.create_volume(&tenant, volume("two")).await.unwrap();
+    assert!(again.replayed && again.volume.id == kept.id);
+    let forks = control.fork_snapshot(&tenant, from, fork("three")).await;
+    let again = forks.unwrap().pop().unwrap().unwrap();
+    assert_eq!(again.id, first.id);
+    // What was not made before is refused.
+    let refused = control.create_sandbox(&tenant, sandbox("other")).await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::Forbidden);
+    let refused = control.create_volume(&tenant, volume("another")).await;
+    assert_eq!(refused.unwrap_err().code, ErrorCode::UnfitHost);
 }
 
 /// A host that joins for real, and that nobody answers for.

@@ -1,11 +1,12 @@
 //! A caller's promise that two requests with one key are one.
 
 use std::fmt::Display;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 use cove_model::{OrgId, Steady};
 
-use crate::sql::{Tx, Value, values};
+use crate::sql::{Op, Tx, Value, values};
 use crate::{IdempotencyKey, Inserted, StoreError};
 
 /// Binds the key to what the request is about to make, `made`. Waits for a concurrent claim of the same key to
@@ -64,4 +65,28 @@ pub async fn earlier<T: Tx, I: FromStr>(
         .map_err(|_| StoreError::Corrupt {
             what: "id behind an idempotency key",
         })
+}
+
+/// The same by itself, for one kind of thing.
+pub struct Earlier<I> {
+    org: OrgId,
+    key: IdempotencyKey,
+    made: PhantomData<fn() -> I>,
+}
+
+impl<I> Earlier<I> {
+    pub fn new(org: &OrgId, key: &IdempotencyKey) -> Self {
+        Self {
+            org: org.clone(),
+            key: key.clone(),
+            made: PhantomData,
+        }
+    }
+}
+
+impl<I: FromStr + Send + 'static> Op for Earlier<I> {
+    type Out = Option<Inserted<I>>;
+    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Self::Out, StoreError> {
+        earlier(tx, &self.org, &self.key).await
+    }
 }

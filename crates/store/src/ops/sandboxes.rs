@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 
 use crate::cursor::Position;
 use crate::newest::Newest;
-use crate::ops::idempotency::{claim, earlier};
+use crate::ops::idempotency::claim;
 use crate::ops::nodes::still_there;
 use crate::ops::organisations::hold;
 use crate::ops::volumes;
@@ -343,15 +343,6 @@ impl Op for Touch {
             .await?;
         }
         Ok(())
-    }
-}
-
-pub struct ClaimedBefore(pub OrgId, pub IdempotencyKey);
-
-impl Op for ClaimedBefore {
-    type Out = Option<Created>;
-    async fn run<T: Tx>(&self, tx: &mut T) -> Result<Option<Created>, StoreError> {
-        earlier(tx, &self.0, &self.1).await
     }
 }
 

@@ -118,8 +118,10 @@ impl Op for Create {
         if let Some(earlier) = claim(tx, &new.org, key, &new.id, new.created_steady).await? {
             return Ok(earlier);
         }
-        lock(tx, &new.org).await?;
-        hold(tx, &new.org, &Holding::nothing(), &disk(new.held_disk_mb)).await?;
+        match new.held_disk_mb {
+            0 => lock(tx, &new.org).await?,
+            held => hold(tx, &new.org, &Holding::nothing(), &disk(held)).await?,
+        }
         let count = "SELECT COUNT(*) FROM snapshots WHERE org = ?1 AND deleted_at IS NULL";
         let rows = tx.query(count, values![&new.org]).await?;
         if rows.first().map_or(Ok(0), |row| row.count(0))? >= cove_limits::SNAPSHOTS_MAX {
