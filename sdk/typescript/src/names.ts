@@ -19,7 +19,7 @@ export type Camel<T> = T extends readonly (infer Item)[]
     : T;
 
 /** Fields whose value is a map with keys of the caller's own. */
-const MAPS: ReadonlySet<string> = new Set(["args", "data", "env", "labels", "options"]);
+const MAPS: ReadonlySet<string> = new Set(["args", "data", "env", "labels", "options", "taints", "tolerations"]);
 
 function isTime(key: string): boolean {
   return key === "at" || key.endsWith("_at");
