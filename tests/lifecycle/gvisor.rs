@@ -504,6 +504,8 @@ async fn processes_of_a_gvisor_sandbox_end_at_the_limit() {
     let exit = slowly("the shell ends at the limit", || async {
         match guest.process(&forks).await {
             Ok(process) => process.exit,
+            // Until the shell has ended there is no room for a thread that answers either.
+            Err(error) if error.code() == Some(ErrorCode::Limit) => None,
             Err(error @ GuestError::Refused { .. }) => panic!("{error}"),
             Err(_) => None,
         }
@@ -524,9 +526,12 @@ async fn processes_of_a_gvisor_sandbox_end_at_the_limit() {
     .await;
     let tasks = world.client().sample(&id).await.unwrap().pids;
     println!("{refused}; {idle} tasks at first, {tasks} at the limit; the shell: {exit:?}");
-    assert_eq!(
-        refused.code(),
-        Some(ErrorCode::TooManyProcesses),
+    // For want of a process, or of a thread of the guest before that.
+    assert!(
+        matches!(
+            refused.code(),
+            Some(ErrorCode::TooManyProcesses | ErrorCode::Limit)
+        ),
         "{refused}"
     );
     // The host's own limit was not reached, so that the sandbox goes on. It is the sum of both parts of the tier's
