@@ -36,6 +36,9 @@ const READ_PAUSE: Duration = Duration::from_millis(50);
 const TOLD_LOOK: u32 = 64;
 /// Sandboxes that ended last and are looked at when events may be lost.
 const BURIED_LOOK: u32 = 1000;
+/// How long ago such a sandbox may have ended, if nothing at all is known of it. Events of earlier ones may have been
+/// swept.
+const UNTOLD_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventItem {
@@ -459,24 +462,35 @@ impl Control {
                 EventKind::State { state, .. } => Some(*state),
                 _ => None,
             });
-            // One that nobody ever heard of ends without a word.
-            if last.is_some_and(|last| last != State::Gone) {
-                let kind = EventKind::State {
-                    state: State::Gone,
-                    reason: record.reason.clone(),
-                };
-                self.tell(record, kind).await;
+            let state = |state, reason| EventKind::State { state, reason };
+            let now = self.now();
+            let is_recent = record.deleted_at.is_some_and(|at| at > now - UNTOLD_MAX);
+            match record.started_at {
+                // It ran and ended between two readings, and what the host had to tell of it was lost.
+                Some(started) if told.is_empty() && is_recent => {
+                    let running = state(State::Running, None);
+                    self.tell_at(record, running, started).await;
+                }
+                // One that never ran ends without a word.
+                _ if last.is_none_or(|last| last == State::Gone) => continue,
+                _ => {}
             }
+            self.tell(record, state(State::Gone, record.reason.clone()))
+                .await;
         }
         Ok(())
     }
 
     /// An event of the control plane's own making.
     pub(crate) async fn tell(&self, record: &SandboxRecord, kind: EventKind) {
+        self.tell_at(record, kind, self.now()).await;
+    }
+
+    async fn tell_at(&self, record: &SandboxRecord, kind: EventKind, at: OffsetDateTime) {
         let event = NewEvent {
             org: record.org.clone(),
             sandbox: record.id.clone(),
-            at: self.now(),
+            at,
             kind,
         };
         match self.store().append_events(&[event], None).await {

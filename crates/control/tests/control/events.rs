@@ -280,6 +280,29 @@ async fn the_end_of_a_sandbox_is_told_also_when_the_host_was_killed_after_it() {
 }
 
 #[tokio::test]
+async fn what_ran_and_ended_between_two_readings_is_told_after_the_host_was_killed() {
+    let mut plane = Plane::new().await;
+    let one = plane.sandbox("agent").await;
+    let deleted = plane.control.delete_sandbox(&plane.root, "agent").await;
+    deleted.unwrap();
+    // Nobody has read a single event.
+    plane.runner.restart();
+    for _ in 0..2 {
+        let all = plane.control.list_events(&plane.root, None, 0, 1000).await;
+        let all = all.unwrap().into_iter();
+        let states: Vec<State> = all
+            .filter(|event| event.sandbox == one.id)
+            .filter_map(|event| match event.kind {
+                EventKind::State { state, .. } => Some(state),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(states, [State::Running, State::Gone]);
+        plane.crash().await;
+    }
+}
+
+#[tokio::test]
 async fn events_go_on_whatever_is_done_to_the_clock() {
     let mut plane = Plane::new().await;
     plane.go();
