@@ -315,6 +315,8 @@ impl Control {
         if !is_other && !is_first && !batch.lost && batch.next >= after {
             return self.keep_events(host, batch, &mut from, false).await;
         }
+        // Until all of this is done, the next round begins with it again.
+        host.events_met.store(false, Ordering::Relaxed);
         // Some may be lost: look at everything. Those that are gone by now were reported, if they were,
         // before all that is read from here on.
         host.stale.mark_all();
@@ -462,35 +464,39 @@ impl Control {
                 EventKind::State { state, .. } => Some(*state),
                 _ => None,
             });
-            let state = |state, reason| EventKind::State { state, reason };
             let now = self.now();
             let is_recent = record.deleted_at.is_some_and(|at| at > now - UNTOLD_MAX);
-            match record.started_at {
+            let begun = match record.started_at {
                 // It ran and ended between two readings, and what the host had to tell of it was lost.
-                Some(started) if told.is_empty() && is_recent => {
-                    let running = state(State::Running, None);
-                    self.tell_at(record, running, started).await;
-                }
+                Some(started) if told.is_empty() && is_recent => Some((State::Running, started)),
                 // One that never ran ends without a word.
                 _ if last.is_none_or(|last| last == State::Gone) => continue,
-                _ => {}
-            }
-            self.tell(record, state(State::Gone, record.reason.clone()))
-                .await;
+                _ => None,
+            };
+            let missed = begun.into_iter().chain([(State::Gone, now)]);
+            let missed = missed.map(|(state, at)| NewEvent {
+                org: record.org.clone(),
+                sandbox: record.id.clone(),
+                at,
+                kind: EventKind::State {
+                    state,
+                    reason: record.reason.clone().filter(|_| state == State::Gone),
+                },
+            });
+            let missed: Vec<NewEvent> = missed.collect();
+            // Together, or not at all: half of it would be taken for the whole the next time.
+            let stored = self.store().append_events(&missed, None).await?;
+            self.announce(&stored);
         }
         Ok(())
     }
 
     /// An event of the control plane's own making.
     pub(crate) async fn tell(&self, record: &SandboxRecord, kind: EventKind) {
-        self.tell_at(record, kind, self.now()).await;
-    }
-
-    async fn tell_at(&self, record: &SandboxRecord, kind: EventKind, at: OffsetDateTime) {
         let event = NewEvent {
             org: record.org.clone(),
             sandbox: record.id.clone(),
-            at,
+            at: self.now(),
             kind,
         };
         match self.store().append_events(&[event], None).await {
