@@ -1,8 +1,12 @@
 //! Sizes and times as people write and read them.
 
+use std::collections::BTreeMap;
+
 use cove_api::Timestamp;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime, UtcOffset};
+
+use crate::report::CliError;
 
 /// `512`, `512M`, `2G`, `1T`: in MiB.
 pub fn megabytes(text: &str) -> Result<u64, String> {
@@ -90,6 +94,21 @@ pub fn variables(
     filed.chain(given).cloned().collect()
 }
 
+/// What was given for each name. A name that is given twice is refused: which value was meant is not known.
+pub fn each_once<V>(
+    what: &str,
+    given: impl Iterator<Item = (String, V)>,
+) -> Result<BTreeMap<String, V>, CliError> {
+    let mut all = BTreeMap::new();
+    for (name, value) in given {
+        if all.contains_key(&name) {
+            return Err(CliError::usage(format!("{what} {name:?} is given twice")));
+        }
+        all.insert(name, value);
+    }
+    Ok(all)
+}
+
 /// `1.5 GB`, for people.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -148,6 +167,17 @@ pub fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_given_once() {
+        let given = |names: &[&str]| {
+            let given = names.iter().map(|name| ((*name).to_owned(), true));
+            each_once("taint", given).map(|all| all.len())
+        };
+        assert_eq!(given(&["lab", "spot"]).unwrap(), 2);
+        let twice = given(&["lab", "spot", "lab"]).unwrap_err();
+        assert_eq!(twice.to_string(), "taint \"lab\" is given twice");
+    }
 
     #[test]
     fn sizes_and_times_are_read_with_their_units() {

@@ -203,7 +203,7 @@ pub async fn org(client: &Client, command: OrgCommand, json: bool) -> Result<(),
             let added = add.into_iter().map(|taint| (taint, true));
             let removed = remove.into_iter().map(|taint| (taint, false));
             let patch = PatchOrg {
-                tolerations: added.chain(removed).collect(),
+                tolerations: units::each_once("taint", added.chain(removed))?,
                 ..PatchOrg::default()
             };
             changed(client.patch_org(&org, &patch).await?, json)

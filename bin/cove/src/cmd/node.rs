@@ -14,6 +14,7 @@ use crate::args::{Global, NodeCommand};
 use crate::connect;
 use crate::output::{self, Table};
 use crate::report::CliError;
+use crate::units::each_once;
 
 /// The key of a join whose answer has not come: asked again, the control plane gives the same answer.
 const PENDING_KEY: &str = "joining.key";
@@ -33,7 +34,7 @@ pub async fn run(global: &Global, command: NodeCommand) -> Result<(), CliError> 
     {
         let traits = HostTraits {
             zone: traits.zone.unwrap_or_default(),
-            labels: traits.label.into_iter().collect(),
+            labels: each_once("label", traits.label.into_iter())?,
             taints: traits.taint.into_iter().collect(),
         };
         return join(global, &control, &token, name, listen, address, traits).await;
@@ -55,12 +56,14 @@ pub async fn run(global: &Global, command: NodeCommand) -> Result<(), CliError> 
         } => {
             let set = label.into_iter().map(|(key, value)| (key, Some(value)));
             let removed = no_label.into_iter().map(|key| (key, None));
+            let labels = each_once("label", set.chain(removed))?;
             let there = taint.into_iter().map(|taint| (taint, true));
             let gone = no_taint.into_iter().map(|taint| (taint, false));
+            let taints = each_once("taint", there.chain(gone))?;
             let patch = PatchNode {
                 zone,
-                labels: set.chain(removed).collect(),
-                taints: there.chain(gone).collect(),
+                labels,
+                taints,
                 ..PatchNode::default()
             };
             client.patch_node(&node, &patch).await?;
